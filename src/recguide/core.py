@@ -1,0 +1,421 @@
+"""The nouns that every room shares: errors, sampling parameters, rows, the packed batch, results.
+
+Words are those of the architecture: a *slot* is a position inside a block counted from 0, slot 0 is the
+*seed* (a token already emitted whose KV is not cached yet), and a *row* is the one primitive that a forward
+knows: either causal (KV written, logits at slot i predict token i+1) or draft (KV in flight only, every slot
+sees every own slot, logits at slot i predict token i).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+MAX_LOGPROBS = 20
+MAX_SEED = 2**63
+
+
+class RecGuideError(Exception):
+    """Base of every error that RecGuide raises on purpose."""
+
+
+class ParameterError(RecGuideError, ValueError):
+    """A parameter that cannot be honoured; names the field and the remedy."""
+
+    def __init__(self, parameter: str, message: str) -> None:
+        super().__init__(f"{parameter}: {message}")
+        self.parameter = parameter
+
+
+class CheckpointError(RecGuideError):
+    """A checkpoint, adapter or tokenizer that does not hold what its files promise; names file and tensor."""
+
+
+# --- what a user asks for -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How one prompt is continued. Whatever is accepted here works under every verifying method.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_p, top_k, min_p: filters on the tempered distribution; 1.0, 0 and 0.0 switch them off.
+        repetition_penalty: divides (multiplies) positive (negative) logits of tokens in prompt or output.
+        frequency_penalty, presence_penalty: subtracted per, or for, occurrence in the output.
+        logit_bias: token id → value added to the logit.
+        seed: sampling seed, 0 ≤ seed < 2^63; None draws a fresh one, which the result reports.
+        max_tokens: tokens to emit at most.
+        min_tokens: no end-of-sequence, stop token or stop string before that many tokens.
+        stop: strings that end the text; the text is cut before them.
+        stop_token_ids: token ids that end the text like end-of-sequence.
+        ignore_eos: do not stop at the model's end-of-sequence ids.
+        logprobs: None for none, k ≥ 0 for the emitted token's and the k most likely tokens' raw logprobs.
+        n: choices; choice 0 uses `seed`, the others seeds derived from it.
+        thinking_budget: close an open <think> after that many tokens.
+        method: speculation method for this request ("ar" forces plain decoding); None is the engine's.
+        block_size: slots drafted and verified together; None is the engine's.
+        threshold: confidence that fixes a slot in block diffusion (method "diffusion" alone); None is 0.9.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict[int, float])
+    seed: int | None = None
+    max_tokens: int = 256
+    min_tokens: int = 0
+    stop: Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    n: int = 1
+    thinking_budget: int | None = None
+    method: str | None = None
+    block_size: int | None = None
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        _check_ranges(self)
+
+    @property
+    def penalised(self) -> bool:
+        """Whether logits depend on the tokens emitted so far through a penalty."""
+        return self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
+
+    def with_seed(self, seed: int) -> SamplingParams:
+        return replace(self, seed=seed)
+
+
+def _check_ranges(params: SamplingParams) -> None:
+    """Raises ParameterError for the first field outside its range."""
+    checks: tuple[tuple[str, bool, str], ...] = (
+        ("temperature", 0.0 <= params.temperature <= 100.0, "must lie in [0, 100]; 0 is greedy"),
+        ("top_p", 0.0 < params.top_p <= 1.0, "must lie in (0, 1]; 1 switches it off"),
+        ("top_k", params.top_k >= 0, "must be at least 0; 0 switches it off"),
+        ("min_p", 0.0 <= params.min_p < 1.0, "must lie in [0, 1); 0 switches it off"),
+        ("repetition_penalty", 0.0 < params.repetition_penalty <= 100.0, "must lie in (0, 100]; 1 is none"),
+        ("frequency_penalty", -2.0 <= params.frequency_penalty <= 2.0, "must lie in [-2, 2]"),
+        ("presence_penalty", -2.0 <= params.presence_penalty <= 2.0, "must lie in [-2, 2]"),
+        ("seed", params.seed is None or 0 <= params.seed < MAX_SEED, "must lie in [0, 2^63)"),
+        ("max_tokens", params.max_tokens >= 1, "must be at least 1"),
+        ("min_tokens", 0 <= params.min_tokens <= params.max_tokens, "must lie in [0, max_tokens]"),
+        ("stop", all(params.stop), "must not hold an empty string; drop it"),
+        (
+            "logprobs",
+            params.logprobs is None or 0 <= params.logprobs <= MAX_LOGPROBS,
+            f"must lie in [0, {MAX_LOGPROBS}], or be None for none",
+        ),
+        ("n", 1 <= params.n <= 128, "must lie in [1, 128]"),
+        (
+            "thinking_budget",
+            params.thinking_budget is None or params.thinking_budget >= 0,
+            "must be at least 0, or None for no limit",
+        ),
+        ("block_size", params.block_size is None or 1 <= params.block_size <= 64, "must lie in [1, 64]"),
+        ("threshold", params.threshold is None or 0.0 < params.threshold <= 1.0, "must lie in (0, 1]"),
+        (
+            "logit_bias",
+            all(-100.0 <= value <= 100.0 for value in params.logit_bias.values()),
+            "values must lie in [-100, 100]",
+        ),
+    )
+    for name, ok, message in checks:
+        if not ok:
+            raise ParameterError(name, f"{message} (got {getattr(params, name)!r})")
+
+
+# --- what a forward runs ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Tokens of one request that run together in a forward (architecture §2).
+
+    Attributes:
+        request: index of the request's block table in the batch.
+        prefix: cached tokens of the request; every slot sees all of them.
+        tokens: token ids, one per slot.
+        causal: causal row (KV written) or draft row (KV in flight only).
+        stem: for a draft row, how many tokens of its request's causal row in the same forward it sees.
+        adapter: whether the draft adapter's delta applies.
+        masked: MASK slots (they take the learned mask embedding, if the adapter has one).
+        wanted: slots whose logits are wanted.
+    """
+
+    request: int
+    prefix: int
+    tokens: tuple[int, ...]
+    causal: bool
+    stem: int = 0
+    adapter: bool = False
+    masked: tuple[int, ...] = ()
+    wanted: Sequence[int] = ()
+
+    @property
+    def start(self) -> int:
+        """Absolute position of slot 0."""
+        return self.prefix + self.stem
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """Rows of any number of requests, laid end to end without padding.
+
+    Rows stand in the order causal, draft without adapter, draft with adapter, so that the tokens that write
+    KV are a head slice and those that the adapter touches a tail slice. `N` query tokens, `W` wanted logits,
+    `R` requests.
+
+    Attributes:
+        rows: the rows in packed order.
+        row_starts: index of each row's slot 0 among the N tokens.
+        tokens, positions: [N] int64; positions are absolute.
+        row, request, slot, stem, prefix: [N] int64, each token's row index, request index, slot in its row,
+            stem length (0 in causal rows) and prefix length.
+        causal, masked: [N] bool.
+        written: number of leading tokens that write KV (those of causal rows).
+        kv_slots: [written] int64, page × page_size + offset where their KV goes.
+        adapter_start: first token that the adapter touches; N for none.
+        block_tables: [R, pages] int64, page ids of each request, padded with 0.
+        wanted: [W] int64, token indices whose logits are wanted, in the order of the rows *as given*.
+    """
+
+    rows: tuple[Row, ...]
+    row_starts: tuple[int, ...]
+    tokens: Tensor
+    positions: Tensor
+    row: Tensor
+    request: Tensor
+    slot: Tensor
+    stem: Tensor
+    prefix: Tensor
+    causal: Tensor
+    masked: Tensor
+    written: int
+    kv_slots: Tensor
+    adapter_start: int
+    block_tables: Tensor
+    wanted: Tensor
+
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, q [N, heads, dim], k [N, kv_heads, dim], v [N, kv_heads, dim]) → [N, heads, dim]."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """What one cached token costs: two tensors of [layers, kv_heads, head_dim]."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def bytes_per_token(self) -> int:
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The vocabulary's size and the ids that picks and settle treat specially.
+
+    `mask` is None for a model that never learned to draft; `think` holds the ids of <think> and </think>.
+    """
+
+    size: int
+    eos: tuple[int, ...]
+    mask: int | None = None
+    think: tuple[int, int] | None = None
+
+
+class Backbone(Protocol):
+    """What the engine needs of a model; a decoder with its adapter, or a scripted fake in tests."""
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def max_positions(self) -> int: ...
+
+    @property
+    def kv_shape(self) -> KVShape: ...
+
+    @property
+    def diffusion_adapter(self) -> bool:
+        """Whether block diffusion needs the adapter: a model that learned to draft by adapter does."""
+        ...
+
+    def forward(self, batch: PackedBatch, attend: Attend) -> Tensor:
+        """Logits of the wanted tokens, [W, vocab] float32 (float64 for a float64 model)."""
+        ...
+
+
+# --- what comes back ----------------------------------------------------------------------------------------
+
+
+class Origin(StrEnum):
+    """How a token came to be emitted."""
+
+    PREFILL = "prefill"
+    AR = "ar"
+    ACCEPTED = "accepted"
+    REUSED = "reused"
+    """An accepted draft token whose draft came from a branch."""
+    CORRECTION = "correction"
+    BONUS = "bonus"
+    DIFFUSION = "diffusion"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Raw log-probabilities at one emitted token: its own, and the most likely tokens' (id → logprob)."""
+
+    logprob: float
+    top: Mapping[int, float]
+
+
+@dataclass(slots=True)
+class RoundStats:
+    """What a request's rounds did. Sums over requests add field by field.
+
+    Attributes:
+        tokens: tokens returned.
+        untrimmed: tokens that rounds emitted before stops and caps cut them (the first one excluded).
+        forwards: forwards in which the request had a row that was not prefill.
+        prefill_forwards: forwards in which it only prefilled.
+        acceptance: histogram of A over rounds that had a draft.
+        blocks: histogram of verified block lengths.
+        drafted, accepted: draft slots offered to the verifier, and those that matched.
+        branches: branches run, by kind.
+        covered, reused: rounds whose outcome slot some branch predicted, and whose branch was used, by kind.
+        query_tokens: query tokens of its rows, prefill excluded.
+    """
+
+    tokens: int = 0
+    untrimmed: int = 0
+    forwards: int = 0
+    prefill_forwards: int = 0
+    acceptance: Counter[int] = field(default_factory=Counter[int])
+    blocks: Counter[int] = field(default_factory=Counter[int])
+    drafted: int = 0
+    accepted: int = 0
+    branches: Counter[str] = field(default_factory=Counter[str])
+    covered: Counter[str] = field(default_factory=Counter[str])
+    reused: Counter[str] = field(default_factory=Counter[str])
+    query_tokens: int = 0
+
+    @property
+    def rounds(self) -> int:
+        return sum(self.acceptance.values())
+
+    @property
+    def mean_acceptance(self) -> float:
+        """Mean A over rounds with a draft; 1 without any."""
+        return sum(a * n for a, n in self.acceptance.items()) / self.rounds if self.rounds else 1.0
+
+    @property
+    def tpf(self) -> float:
+        """Tokens returned after the first per forward in which the request did not prefill."""
+        return (self.tokens - 1) / self.forwards if self.forwards else 0.0
+
+    @property
+    def tpf_with_prefill(self) -> float:
+        """Like `tpf`, with prefill forwards counted too."""
+        total = self.forwards + self.prefill_forwards
+        return (self.tokens - 1) / total if total else 0.0
+
+    @property
+    def tpf_untrimmed(self) -> float:
+        return self.untrimmed / self.forwards if self.forwards else 0.0
+
+    @property
+    def coverage(self) -> float:
+        return sum(self.covered.values()) / self.rounds if self.rounds else 0.0
+
+    @property
+    def reuse(self) -> float:
+        return sum(self.reused.values()) / self.rounds if self.rounds else 0.0
+
+    def add(self, other: RoundStats) -> None:
+        for name in (
+            "tokens",
+            "untrimmed",
+            "forwards",
+            "prefill_forwards",
+            "drafted",
+            "accepted",
+            "query_tokens",
+        ):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("acceptance", "blocks", "branches", "covered", "reused"):
+            getattr(self, name).update(getattr(other, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One finished choice.
+
+    `text` has no special tokens and is cut before a stop string; `token_ids`, `origins` and `logprobs` have
+    one entry for each emitted token, up to and with the one that ended the text.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    seed: int
+    stats: RoundStats
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What a stream yields: the text and tokens that one commit added to one choice."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None
+    completion: Completion | None = None
+    """Set in the last chunk of a choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """All choices of one prompt."""
+
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    completions: tuple[Completion, ...]
+
+    @property
+    def text(self) -> str:
+        """Text of the first choice."""
+        return self.completions[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.completions[0].token_ids
