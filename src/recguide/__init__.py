@@ -1,0 +1,1 @@
+"""RecGuide: self-speculative decoding with one backbone."""
