@@ -1,0 +1,34 @@
+"""What sets one decoding method apart from another: a value given to the one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from recguide.speculation.rows import Branch, Draft
+
+
+def no_branches(_: Draft) -> tuple[Branch, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A decoding method.
+
+    Attributes:
+        name: what users call it.
+        drafts: False makes every round an AR step.
+        verifies: False emits a finished draft as it is.
+        branches: the branches to run beside the verification of a draft; their lengths are set later.
+        refines: None fills a block in one draft forward; else how a draft with picked tokens, their
+            confidences (p1) and a threshold keeps some slots and leaves others masked.
+        refuses: sampling parameters that the method cannot honour, refused unless at their default.
+    """
+
+    name: str
+    drafts: bool = True
+    verifies: bool = True
+    branches: Callable[[Draft], tuple[Branch, ...]] = no_branches
+    refines: Callable[[Draft, tuple[float, ...], float], Draft] | None = None
+    refuses: frozenset[str] = field(default=frozenset({"threshold"}))

@@ -1,0 +1,12 @@
+"""TiDAR, quadratic self-speculation: a next draft runs for every acceptance the verification may have."""
+
+from recguide.speculation.methods.method import Method
+from recguide.speculation.rows import Branch, BranchKind, Draft
+
+
+def branches(draft: Draft) -> tuple[Branch, ...]:
+    """A branch for every outcome A = 1..B, so that one of them is always reused: O(B²) query tokens."""
+    return tuple(Branch(BranchKind.ANY, slot) for slot in range(1, len(draft.tokens) + 1))
+
+
+TIDAR = Method("tidar", branches=branches)

@@ -1,0 +1,172 @@
+"""How one request's round is laid out as rows (architecture §2): drafts, branches, blocks, layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from recguide.core import Row
+
+
+class BranchKind(StrEnum):
+    """Why a prospective next draft runs beside the verification."""
+
+    CORRECTION = "correction"
+    """The verifier rejects at the branch's slot and says the branch's candidate instead."""
+    CONTINUATION = "continuation"
+    """The whole block passes and the bonus equals the branch's predicted slot 0."""
+    ANY = "any"
+    """The round ends at the branch's slot; the verifier's token overwrites slot 0 (TiDAR)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A prospective next draft whose slot 0 lies at slot `slot` of the block being verified (1..B).
+
+    It fits an outcome with acceptance A = `slot`. `head` is the candidate of a correction; a continuation
+    predicts its slot 0, and for kind ANY the verifier's token takes its place.
+    """
+
+    kind: BranchKind
+    slot: int
+    block: int = 0
+    head: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A draft in hand: the block's tokens and what the draft distribution said of each slot.
+
+    Attributes:
+        tokens: slot 0 is the seed.
+        margins: M_i = p1 − p2 (paper §4.1); 1 at a slot that was known, not drafted.
+        candidates: best token beside the drafted one, the mask and EOS; 0 at a known slot.
+        masked: slots still to be filled; a draft is complete without any.
+        branch: kind of the branch that made it, None if a draft forward did.
+    """
+
+    tokens: tuple[int, ...]
+    margins: tuple[float, ...]
+    candidates: tuple[int, ...]
+    masked: tuple[int, ...] = ()
+    branch: BranchKind | None = None
+
+    def cut(self, block: int) -> Draft:
+        """The same draft with at most `block` slots; a draft is never extended."""
+        return replace(
+            self,
+            tokens=self.tokens[:block],
+            margins=self.margins[:block],
+            candidates=self.candidates[:block],
+            masked=tuple(slot for slot in self.masked if slot < block),
+        )
+
+    def seeded(self, seed: int) -> Draft:
+        """The same draft with the verifier's token as its known slot 0."""
+        return replace(
+            self,
+            tokens=(seed, *self.tokens[1:]),
+            margins=(1.0, *self.margins[1:]),
+            candidates=(0, *self.candidates[1:]),
+        )
+
+
+def blank_draft(seed: int, block: int, mask: int) -> Draft:
+    """[seed, MASK × (B−1)]: what a draft forward starts from."""
+    return Draft(
+        tokens=(seed, *(mask,) * (block - 1)),
+        margins=(1.0,) * block,
+        candidates=(0,) * block,
+        masked=tuple(range(1, block)),
+    )
+
+
+class Phase(StrEnum):
+    PREFILL = "prefill"
+    DRAFT = "draft"
+    VERIFY = "verify"
+    """Also an AR step: a block of one slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One request's rows in a forward.
+
+    Attributes:
+        rows: the causal row first, if there is one, then the draft row or one row per branch.
+        block: token ids whose successors the causal row's wanted slots pick; () without a verdict.
+        branches: the branches, in the order of their rows.
+    """
+
+    phase: Phase
+    rows: tuple[Row, ...]
+    block: tuple[int, ...] = ()
+    branches: tuple[Branch, ...] = ()
+
+    @property
+    def query_tokens(self) -> int:
+        return sum(len(row.tokens) for row in self.rows)
+
+
+def prefill(request: int, prefix: int, tokens: Sequence[int], *, picks: bool) -> Layout:
+    """A chunk of known tokens; with `picks` its last slot emits the request's next token."""
+    wanted = (len(tokens) - 1,) if picks else ()
+    row = Row(request, prefix, tuple(tokens), causal=True, wanted=wanted)
+    return Layout(Phase.PREFILL, (row,), block=row.tokens[-1:] if picks else ())
+
+
+def draft(request: int, prefix: int, drafting: Draft, *, adapter: bool) -> Layout:
+    """One draft forward over the slots that are still masked."""
+    row = Row(
+        request,
+        prefix,
+        drafting.tokens,
+        causal=False,
+        adapter=adapter,
+        masked=drafting.masked,
+        wanted=drafting.masked,
+    )
+    return Layout(Phase.DRAFT, (row,))
+
+
+def verify(
+    request: int,
+    prefix: int,
+    block: Sequence[int],
+    branches: Sequence[Branch],
+    *,
+    mask: int | None,
+    adapter: bool,
+) -> Layout:
+    """A block in one causal row, and beside it a draft row for every branch."""
+    causal = Row(request, prefix, tuple(block), causal=True, wanted=range(len(block)))
+    rows = [_branch_row(request, prefix, branch, mask, adapter) for branch in branches if mask is not None]
+    return Layout(Phase.VERIFY, (causal, *rows), causal.tokens, tuple(branches))
+
+
+def _branch_row(request: int, prefix: int, branch: Branch, mask: int, adapter: bool) -> Row:
+    """A branch sees the stem, the block's slots before its own, through the causal row of its forward."""
+    known = () if branch.head is None else (branch.head,)
+    masked = tuple(range(len(known), branch.block))
+    # The verifier's token will stand in slot 0 of kind ANY, so nothing is picked there.
+    wanted = masked[1:] if branch.kind is BranchKind.ANY else masked
+    return Row(
+        request,
+        prefix,
+        (*known, *(mask,) * len(masked)),
+        causal=False,
+        stem=branch.slot,
+        adapter=adapter,
+        masked=masked,
+        wanted=wanted,
+    )
+
+
+def fit_branches(branches: Sequence[Branch], block: int, remaining: int) -> tuple[Branch, ...]:
+    """Gives every branch its length; one that would leave no slot to draft before the cap is dropped.
+
+    `remaining` tokens may still be emitted; an outcome at slot p emits p of them.
+    """
+    sized = (replace(branch, block=min(block, remaining - branch.slot)) for branch in branches)
+    return tuple(branch for branch in sized if branch.block >= 2)
