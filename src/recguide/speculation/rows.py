@@ -52,16 +52,6 @@ class Draft:
     masked: tuple[int, ...] = ()
     branch: BranchKind | None = None
 
-    def cut(self, block: int) -> Draft:
-        """The same draft with at most `block` slots; a draft is never extended."""
-        return replace(
-            self,
-            tokens=self.tokens[:block],
-            margins=self.margins[:block],
-            candidates=self.candidates[:block],
-            masked=tuple(slot for slot in self.masked if slot < block),
-        )
-
     def seeded(self, seed: int) -> Draft:
         """The same draft with the verifier's token as its known slot 0."""
         return replace(
@@ -72,14 +62,15 @@ class Draft:
         )
 
 
+def known_draft(row: Row) -> Draft:
+    """The tokens of a draft row before anything was picked."""
+    block = len(row.tokens)
+    return Draft(row.tokens, (1.0,) * block, (0,) * block, row.masked)
+
+
 def blank_draft(seed: int, block: int, mask: int) -> Draft:
     """[seed, MASK × (B−1)]: what a draft forward starts from."""
-    return Draft(
-        tokens=(seed, *(mask,) * (block - 1)),
-        margins=(1.0,) * block,
-        candidates=(0,) * block,
-        masked=tuple(range(1, block)),
-    )
+    return Draft((seed, *(mask,) * (block - 1)), (1.0,) * block, (0,) * block, tuple(range(1, block)))
 
 
 class Phase(StrEnum):

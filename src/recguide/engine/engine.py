@@ -1,0 +1,181 @@
+"""The engine: one loop for every method, any number of requests, any mix of phases in a forward."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import count
+
+from recguide.core import MAX_SEED, Backbone, Chunk, FinishReason, ParameterError, SamplingParams
+from recguide.engine.commit import commit
+from recguide.engine.plan import lay_out
+from recguide.engine.request import Request
+from recguide.engine.rounds import judge
+from recguide.engine.runner import Runner
+from recguide.engine.scheduler import Scheduler, kv_tokens
+from recguide.engine.text import Decode, TextStream
+from recguide.kv.pages import BlockTable
+from recguide.speculation.methods import Method, check_parameters, method_named
+from recguide.speculation.picks import validate
+from recguide.speculation.rows import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How requests share a forward and the KV cache.
+
+    Attributes:
+        method, block_size: what a request gets that names none; method None is "recguide" for a model that
+            can draft and "ar" for one that cannot.
+        max_running: requests that decode together at most.
+        max_batch_tokens: query tokens of a forward at most (a single request may exceed it).
+        kv_cache_tokens: tokens that the KV cache holds.
+        page_size: tokens of a KV page.
+        max_model_len: prompt and output tokens of a request at most; None is the model's limit.
+    """
+
+    method: str | None = None
+    block_size: int = 16
+    max_running: int = 64
+    max_batch_tokens: int = 1024
+    kv_cache_tokens: int = 32_768
+    page_size: int = 16
+    max_model_len: int | None = None
+
+
+class Engine:
+    """Runs requests to their end; `step` is one forward and everything that follows from it.
+
+    Args:
+        backbone: the model.
+        decode: token ids → text without special tokens.
+        config: how requests share a forward and the KV cache.
+    """
+
+    def __init__(self, backbone: Backbone, decode: Decode, config: EngineConfig) -> None:
+        self.vocabulary = backbone.vocabulary
+        self.config = config
+        self.runner = Runner(
+            backbone, pages=-(-config.kv_cache_tokens // config.page_size), page_size=config.page_size
+        )
+        self._backbone = backbone
+        self._decode = decode
+        self._scheduler = Scheduler(
+            self.runner.pool, max_running=config.max_running, max_batch_tokens=config.max_batch_tokens
+        )
+        self._arrivals = count()
+        self._steps = count()
+        self._limit = min(config.max_model_len or backbone.max_positions, backbone.max_positions)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._scheduler.waiting or self._scheduler.running)
+
+    def add(self, prompt: Sequence[int], params: SamplingParams) -> list[Request]:
+        """Queues a prompt: one request for each of its n choices.
+
+        Raises:
+            ParameterError: the parameters, the prompt or their lengths cannot be honoured.
+        """
+        method = self._method(params)
+        block = params.block_size or self.config.block_size
+        self._check(prompt, params, method, block)
+        seed = params.seed if params.seed is not None else secrets.randbelow(MAX_SEED)
+        requests = [
+            Request(
+                arrival=next(self._arrivals),
+                choice=choice,
+                prompt=tuple(prompt),
+                params=params.with_seed(choice_seed(seed, choice)),
+                method=method,
+                block=block,
+                table=BlockTable(self.runner.pool),
+                text=TextStream(self._decode, prompt, params.stop),
+            )
+            for choice in range(params.n)
+        ]
+        self._check_memory(requests[0])
+        for request in requests:
+            self._scheduler.add(request)
+        return requests
+
+    def step(self) -> list[tuple[Request, Chunk]]:
+        """One forward of everything that is ready; returns what it emitted, in order."""
+        plan = self._scheduler.schedule(next(self._steps), self._plan)
+        if not plan:
+            return []
+        logits = self.runner.forward(
+            [row for scheduled in plan for row in scheduled.layout.rows],
+            [scheduled.request.table.pages for scheduled in plan],
+        )
+        verdicts = judge(logits, plan, self.vocabulary)
+        emitted: list[tuple[Request, Chunk]] = []
+        for scheduled, verdict in zip(plan, verdicts, strict=True):
+            request = scheduled.request
+            chunk = commit(request, verdict)
+            if request.finish_reason is not None:
+                self._scheduler.remove(request)
+            if chunk is not None:
+                emitted.append((request, chunk))
+        return emitted
+
+    def abort(self, request: Request) -> None:
+        """Ends a request early and frees what it holds; a finished one is left alone."""
+        if request.finish_reason is None:
+            request.finish_reason = FinishReason.ABORT
+            request.text.finish()
+            self._scheduler.remove(request)
+
+    def _plan(self, request: Request, index: int, chunk: int) -> Layout:
+        return lay_out(
+            request, index, self.vocabulary.mask, chunk, diffusion_adapter=self._backbone.diffusion_adapter
+        )
+
+    def _method(self, params: SamplingParams) -> Method:
+        name = params.method or self.config.method
+        if name is None:
+            return method_named("recguide" if self.vocabulary.mask is not None else "ar")
+        method = method_named(name)
+        if method.drafts and self.vocabulary.mask is None:
+            raise ParameterError(
+                "method",
+                f"{name!r} drafts, but this model has no mask token; load a draft adapter or use 'ar'",
+            )
+        return method
+
+    def _check(self, prompt: Sequence[int], params: SamplingParams, method: Method, block: int) -> None:
+        check_parameters(method, params)
+        validate(params, self.vocabulary)
+        if not prompt:
+            raise ParameterError("prompt", "is empty; give at least one token")
+        outside = [token for token in prompt if not 0 <= token < self.vocabulary.size]
+        if outside:
+            raise ParameterError(
+                "prompt", f"token {outside[0]} lies outside the vocabulary of {self.vocabulary.size}"
+            )
+        longest = len(prompt) + params.max_tokens + (0 if method.verifies else block)
+        if longest > self._limit:
+            raise ParameterError(
+                "max_tokens",
+                f"the prompt's {len(prompt)} tokens and {longest - len(prompt)} more exceed the limit of "
+                f"{self._limit}; shorten the prompt or lower max_tokens",
+            )
+
+    def _check_memory(self, request: Request) -> None:
+        need, have = kv_tokens(request), self.config.kv_cache_tokens
+        if need > have:
+            raise ParameterError(
+                "max_tokens",
+                f"the request may need KV for {need} tokens and the cache holds {have}; "
+                "raise kv_cache_tokens or lower max_tokens",
+            )
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    """Sampling seed of one of n choices: choice 0 has the request's own, the others derived ones."""
+    if choice == 0:
+        return seed
+    digest = blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % MAX_SEED

@@ -1,0 +1,87 @@
+"""One choice of one prompt while it is being decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from recguide.core import (
+    Completion,
+    FinishReason,
+    Origin,
+    RoundStats,
+    SamplingParams,
+    TokenLogprobs,
+)
+from recguide.engine.text import TextStream
+from recguide.kv.pages import BlockTable
+from recguide.speculation.methods import Method
+from recguide.speculation.rows import Draft
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request's state; from the end of prefill on, cached = prompt + emitted − 1.
+
+    Attributes:
+        arrival: order of arrival; a smaller number is older.
+        choice: which of the prompt's n choices this is.
+        params: sampling parameters with the sampling seed resolved.
+        block: B, slots of a full block.
+        cached: committed length, tokens whose KV later rows may read.
+        draft: the draft in hand, complete or with masked slots; None if a draft has to start anew.
+        last_step: engine step in which it last ran.
+    """
+
+    arrival: int
+    choice: int
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    method: Method
+    block: int
+    table: BlockTable
+    text: TextStream
+    cached: int = 0
+    draft: Draft | None = None
+    emitted: list[int] = field(default_factory=list[int])
+    origins: list[Origin] = field(default_factory=list[Origin])
+    logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    stats: RoundStats = field(default_factory=RoundStats)
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    last_step: int = -1
+
+    @property
+    def prefill_end(self) -> int:
+        """Tokens to cache before decoding: the prompt, or after a preemption all but the seed."""
+        return len(self.prompt) + max(0, len(self.emitted) - 1)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be emitted."""
+        return self.params.max_tokens - len(self.emitted)
+
+    @property
+    def seed_token(self) -> int:
+        """Slot 0 of the next block: emitted, not cached yet."""
+        return self.emitted[-1]
+
+    def known(self, start: int, end: int) -> Sequence[int]:
+        """Prompt and emitted tokens at absolute positions [start, end)."""
+        prompt = len(self.prompt)
+        return (*self.prompt[start:end], *self.emitted[max(0, start - prompt) : max(0, end - prompt)])
+
+    def completion(self) -> Completion:
+        assert self.finish_reason is not None, "a running request has no completion"
+        assert self.params.seed is not None, "the sampling seed is resolved at admission"
+        return Completion(
+            index=self.choice,
+            text=self.text.text,
+            token_ids=tuple(self.emitted),
+            origins=tuple(self.origins),
+            logprobs=None if self.params.logprobs is None else tuple(self.logprobs),
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+            seed=self.params.seed,
+            stats=self.stats,
+        )

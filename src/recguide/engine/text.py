@@ -1,0 +1,85 @@
+"""From token ids to text, token by token: incremental detokenising and stop strings.
+
+A stream of text depends on the emitted tokens alone, not on how many a round emits, so every method gives the
+same text and the same cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+Decode = Callable[[Sequence[int]], str]
+
+CONTEXT = 8
+"""Prompt tokens that the first emitted tokens are decoded with: some tokenizers drop a leading space."""
+
+REPLACEMENT = "\ufffd"
+"""What decoders put for bytes that are no complete character (yet)."""
+
+
+class TextStream:
+    """The text of one choice as it grows.
+
+    Attributes:
+        text: everything decoded so far, cut before a stop string once one was found.
+        stop: the stop string that ended the text.
+    """
+
+    def __init__(self, decode: Decode, prompt: Sequence[int], stops: Sequence[str]) -> None:
+        self.text = ""
+        self.stop: str | None = None
+        self._decode = decode
+        self._stops = tuple(stops)
+        self._ids = list(prompt[-CONTEXT:])
+        self._start = 0
+        self._read = len(self._ids)
+        self._released = 0
+
+    def push(self, token: int, *, may_stop: bool) -> bool:
+        """Adds a token; true if its text completes a stop string (looked for only if `may_stop`)."""
+        self._ids.append(token)
+        before = self._decode(self._ids[self._start : self._read])
+        now = self._decode(self._ids[self._start :])
+        if len(now) <= len(before) or now.endswith(REPLACEMENT):
+            return False
+        self._start, self._read = self._read, len(self._ids)
+        return self._append(now[len(before) :], may_stop)
+
+    def finish(self) -> None:
+        """Adds what is still held back as bytes; no token will follow."""
+        if self.stop is None:
+            before = self._decode(self._ids[self._start : self._read])
+            self.text += self._decode(self._ids[self._start :])[len(before) :]
+            self._read = self._start = len(self._ids)
+
+    def take(self, *, final: bool) -> str:
+        """The text since the last call; before the end, without a tail that may become a stop string."""
+        end = len(self.text) if final else len(self.text) - self._held()
+        delta = self.text[self._released : end]
+        self._released = max(self._released, end)
+        return delta
+
+    def _append(self, piece: str, may_stop: bool) -> bool:
+        searched = len(self.text)
+        self.text += piece
+        if not may_stop:
+            return False
+        hits = [
+            (at, stop)
+            for stop in self._stops
+            if (at := self.text.find(stop, max(0, searched - len(stop) + 1))) >= 0
+        ]
+        if not hits:
+            return False
+        at, self.stop = min(hits, key=lambda hit: hit[0])
+        self.text = self.text[:at]
+        return True
+
+    def _held(self) -> int:
+        """Length of the longest tail of the text that a stop string begins with."""
+        longest = max((len(stop) - 1 for stop in self._stops), default=0)
+        for length in range(min(longest, len(self.text)), 0, -1):
+            tail = self.text[-length:]
+            if any(stop.startswith(tail) for stop in self._stops):
+                return length
+        return 0
