@@ -112,7 +112,7 @@ class LLM:
     ) -> Generation:
         """Answers a conversation of {"role", "content"} turns through the model's chat template.
 
-        `chat_template_kwargs` reach the template, as `enable_thinking=True` does with Nemotron-Labs-Diffusion.
+        `chat_template_kwargs` reach the template, as Nemotron-Labs-Diffusion's thinking switch does.
         """
         ids = self.model.tokenizer.chat(messages, **chat_template_kwargs)
         return self.generate([ids], params)[0]
