@@ -1,0 +1,110 @@
+"""A fake diffusion-AR model with scripted drafts and verdicts, and a byte tokenizer.
+
+The verdict at a position continues the script only while the tokens fed so far agree with it, so a wrong
+token in a row shows. Drafts say the script too, except where `slips` make them fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from recguide.core import Attend, KVShape, PackedBatch, Vocabulary
+from recguide.engine.engine import Engine, EngineConfig
+
+EOS, MASK, OPEN, CLOSE = 256, 257, 258, 259
+VOCABULARY = Vocabulary(size=260, eos=(EOS,), mask=MASK, think=(OPEN, CLOSE))
+
+
+def encode(text: str) -> list[int]:
+    return list(text.encode())
+
+
+def decode(ids: Sequence[int]) -> str:
+    return bytes(token for token in ids if token < 256).decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A wrongly drafted position: whether its margin is small and its second candidate right."""
+
+    risky: bool = True
+    second_right: bool = True
+
+
+@dataclass(frozen=True)
+class Script:
+    """A prompt, the text that the verifier wants after it, and the absolute positions where drafts slip."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+    slips: Mapping[int, Slip] = field(default_factory=dict)
+
+    def token(self, position: int) -> int:
+        """The right token at an absolute position; past the script's end a fixed filler."""
+        whole = (*self.prompt, *self.answer)
+        return whole[position] if position < len(whole) else 65 + position % 26
+
+
+def wrong(token: int) -> int:
+    return (token + 13) % 256
+
+
+class FakeBackbone:
+    """Implements core.Backbone; scripts are told apart by the first token of their prompts."""
+
+    vocabulary = VOCABULARY
+    max_positions = 4096
+    diffusion_adapter = False
+    kv_shape = KVShape(1, 1, 8, torch.float32, torch.device("cpu"))
+
+    def __init__(self, *scripts: Script) -> None:
+        self._scripts = {script.prompt[0]: script for script in scripts}
+        self._of_page: dict[int, Script] = {}
+        self.forwards = 0
+        self.query_tokens = 0
+
+    def forward(self, batch: PackedBatch, attend: Attend) -> Tensor:  # noqa: ARG002
+        self.forwards += 1
+        self.query_tokens += len(batch.tokens)
+        for row in batch.rows:
+            if row.causal and row.prefix == 0:
+                self._of_page[int(batch.block_tables[row.request, 0])] = self._scripts[row.tokens[0]]
+        return torch.stack([self._logits(batch, int(index)) for index in batch.wanted])
+
+    def _logits(self, batch: PackedBatch, index: int) -> Tensor:
+        row = batch.rows[int(batch.row[index])]
+        script = self._of_page[int(batch.block_tables[row.request, 0])]
+        slot = int(batch.slot[index])
+        logits = torch.zeros(VOCABULARY.size)
+        if row.causal:
+            agrees = all(
+                token == script.token(row.start + i) for i, token in enumerate(row.tokens[: slot + 1])
+            )
+            token = script.token(row.start + slot + 1)
+            logits[token if agrees else wrong(token)] = 10.0
+            return logits
+        position = row.start + slot
+        right = script.token(position)
+        slip = script.slips.get(position)
+        # A branch that starts at a slip was told the right token there, so it is right from there on.
+        if slip is None:
+            logits[right] = 10.0
+            return logits
+        logits[wrong(right)] = 10.0
+        logits[right if slip.second_right else (right + 1) % 256] = 9.9 if slip.risky else 1.0
+        return logits
+
+
+def engine(*scripts: Script, **config: object) -> Engine:
+    return Engine(FakeBackbone(*scripts), decode, EngineConfig(**config))  # pyright: ignore
+
+
+def run(engine: Engine) -> None:
+    """Runs everything that is queued to its end, checking the cache invariant on the way."""
+    while engine.busy:
+        for request, _ in engine.step():
+            assert request.cached == len(request.prompt) + len(request.emitted) - 1

@@ -1,0 +1,106 @@
+"""Settle against a plain reading of the rules, request by request."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recguide.speculation.settle import Verdicts, settle
+
+TOKENS = st.integers(0, 3)
+
+
+@st.composite
+def one_request(draw):
+    length = draw(st.integers(1, 6))
+    branches = draw(st.lists(st.tuples(st.integers(1, length), st.integers(-1, 3)), max_size=4))
+    return {
+        "block": draw(st.lists(TOKENS, min_size=length, max_size=length)),
+        "picks": draw(st.lists(TOKENS, min_size=length, max_size=length)),
+        "trusted": draw(st.booleans()),
+        "stops": draw(st.sets(TOKENS, max_size=2)),
+        "cap": draw(st.integers(1, 8)),
+        "branches": branches,
+    }
+
+
+def expected(case):
+    block, picks = case["block"], list(case["picks"])
+    if case["trusted"]:
+        picks[:-1] = block[1:]
+    accepted = 1
+    while accepted < len(block) and picks[accepted - 1] == block[accepted]:
+        accepted += 1
+    emitted, stopped = [], False
+    for token in picks[:accepted]:
+        if len(emitted) == case["cap"] or stopped:
+            break
+        emitted.append(token)
+        stopped = token in case["stops"]
+    last = picks[accepted - 1]
+    covered = next((i for i, (slot, _) in enumerate(case["branches"]) if slot == accepted), -1)
+    reused = next(
+        (i for i, (slot, head) in enumerate(case["branches"]) if slot == accepted and head in (-1, last)), -1
+    )
+    capped = len(emitted) == case["cap"]
+    return emitted, accepted, stopped, capped, covered, -1 if stopped or capped else reused
+
+
+def padded(rows, fill):
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows], dtype=torch.long).reshape(
+        len(rows), width
+    )
+
+
+@given(st.lists(one_request(), min_size=1, max_size=5))
+def test_settle_follows_the_rules_for_every_request_of_a_batch(cases):
+    outcome = settle(
+        Verdicts(
+            blocks=padded([case["block"] for case in cases], 0),
+            lengths=torch.tensor([len(case["block"]) for case in cases]),
+            picks=padded([case["picks"] for case in cases], 0),
+            trusted=torch.tensor([case["trusted"] for case in cases]),
+            stops=padded([sorted(case["stops"]) for case in cases], -1),
+            caps=torch.tensor([case["cap"] for case in cases]),
+            branch_slots=padded([[slot for slot, _ in case["branches"]] for case in cases], 0),
+            branch_heads=padded([[head for _, head in case["branches"]] for case in cases], -1),
+        )
+    )
+    for at, case in enumerate(cases):
+        count = int(outcome.emitted[at])
+        got = (
+            outcome.tokens[at, :count].tolist(),
+            int(outcome.acceptance[at]),
+            bool(outcome.stopped[at]),
+            bool(outcome.capped[at]),
+            int(outcome.covered[at]),
+            int(outcome.reused[at]),
+        )
+        assert got == expected(case)
+
+
+def test_end_of_sequence_stop_and_cap_at_every_place_of_a_full_block():
+    block = torch.arange(10, 18)[None]
+    picks = torch.arange(11, 19)[None]
+    for stop in range(11, 19):
+        for other in range(11, 19):
+            for cap in range(1, 10):
+                outcome = settle(
+                    Verdicts(
+                        blocks=block,
+                        lengths=torch.tensor([8]),
+                        picks=picks,
+                        trusted=torch.tensor([False]),
+                        stops=torch.tensor([[stop, other]]),
+                        caps=torch.tensor([cap]),
+                        branch_slots=torch.tensor([[8]]),
+                        branch_heads=torch.tensor([[18]]),
+                    )
+                )
+                first = min(stop, other) - 10
+                assert int(outcome.acceptance) == 8
+                assert int(outcome.emitted) == min(first, cap)
+                assert bool(outcome.stopped) == (first <= cap)
+                assert int(outcome.reused) == -1
