@@ -1,0 +1,181 @@
+"""Draft adapters: PEFT-format LoRA on any linear layers, plus an optional learned mask embedding.
+
+The delta is added per token to a tail slice of a forward, so one forward mixes rows with and without it and
+the base weights never change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its customary name)
+from torch import Tensor, nn
+
+from recguide.core import ParameterError
+from recguide.models.config import ModelConfig
+from recguide.models.layout import Part, parts
+from recguide.models.weights import linear_weight, vector_weight
+
+Ranks = Mapping[tuple[int, str], "LoraRank"]
+"""(layer, module name below it) → rank and alpha; modules that are absent have no delta."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraRank:
+    """Rank of one module's delta and the factor it is multiplied by (alpha / rank)."""
+
+    rank: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One module's share of a fused delta: columns `ranks` of the inner product, rows `outputs` of the result."""
+
+    part: Part
+    lora: LoraRank
+    ranks: slice
+    outputs: slice
+
+
+class Delta(nn.Module):
+    """Low-rank deltas of the modules of one fused product: Σ scale · (x Aᵀ) Bᵀ, each on its own outputs.
+
+    `inner` stacks the A matrices [Σ rank, in]; `outer` holds one B [out, rank] for each piece.
+    """
+
+    def __init__(
+        self, pieces: Sequence[tuple[Part, LoraRank]], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        super().__init__()
+        self.pieces = tuple(_lay_out(pieces))
+        inputs = pieces[0][0].inputs
+        self.inner = linear_weight(sum(lora.rank for _, lora in pieces), inputs, dtype, device)
+        self.outer = nn.ParameterList(
+            linear_weight(part.outputs, lora.rank, dtype, device) for part, lora in pieces
+        )
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        """Adds the deltas of x [n, in] to y [n, fused out] in place; computed in the adapter's precision."""
+        inner = F.linear(x.to(self.inner.dtype), self.inner)
+        for piece, outer in zip(self.pieces, self.outer, strict=True):
+            target, low = y[:, piece.outputs], inner[:, piece.ranks]
+            if target.dtype == outer.dtype:
+                target.addmm_(low, outer.t(), alpha=piece.lora.scale)
+            else:
+                target.add_(F.linear(low, outer) * piece.lora.scale)
+
+
+def _lay_out(pieces: Sequence[tuple[Part, LoraRank]]) -> Iterator[Piece]:
+    start = 0
+    for part, lora in pieces:
+        yield Piece(part, lora, slice(start, start + lora.rank), slice(part.start, part.start + part.outputs))
+        start += lora.rank
+
+
+class Adapter(nn.Module):
+    """A draft adapter of one model. Parameters are allocated, not initialised, and frozen.
+
+    Attributes:
+        config: the model it belongs to.
+        ranks: which modules have a delta, of what rank and scale.
+        mask_embedding: [hidden] or None; replaces the embedding of MASK slots.
+        mask_token_id: id that fills MASK slots, if the adapter's file names one.
+        deltas: for each layer, fused group → delta.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        ranks: Ranks,
+        *,
+        mask_embedding: bool,
+        mask_token_id: int | None,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.ranks = dict(ranks)
+        self.mask_token_id = mask_token_id
+        self.mask_embedding = vector_weight(config.hidden_size, dtype, device) if mask_embedding else None
+        self.layers = nn.ModuleList(
+            nn.ModuleDict(_layer_deltas(config, layer, ranks, dtype, device))
+            for layer in range(config.layers)
+        )
+        self.deltas = tuple(
+            dict(cast("Mapping[str, Delta]", cast("nn.ModuleDict", layer)).items()) for layer in self.layers
+        )
+
+    @classmethod
+    def fresh(
+        cls,
+        config: ModelConfig,
+        ranks: Mapping[str, int],
+        *,
+        scale: float,
+        mask_embedding: Tensor | None,
+        mask_token_id: int | None,
+        seed: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Adapter:
+        """An adapter to train: A is Kaiming uniform, B is zero (so the delta starts at zero), with gradients.
+
+        Args:
+            ranks: last component of a module's name, e.g. q_proj → rank, for all layers alike.
+            scale: alpha / rank.
+            mask_embedding: [hidden] to start from, None for no mask embedding.
+        """
+        modules = {part.short: part.module for part in parts(config)}
+        for name in ranks:
+            if name not in modules:
+                raise ParameterError("ranks", f"{name!r} is no linear module; {', '.join(modules)} are")
+        adapter = cls(
+            config,
+            {
+                (layer, modules[name]): LoraRank(rank, scale)
+                for layer in range(config.layers)
+                for name, rank in ranks.items()
+            },
+            mask_embedding=mask_embedding is not None,
+            mask_token_id=mask_token_id,
+            dtype=dtype,
+            device=torch.device(device),
+        )
+        generator = torch.Generator().manual_seed(seed)
+        for inner, outer in adapter.factors().values():
+            bound = 1 / math.sqrt(inner.shape[1])
+            inner.copy_(torch.rand(inner.shape, generator=generator) * 2 * bound - bound)
+            outer.zero_()
+        if adapter.mask_embedding is not None and mask_embedding is not None:
+            adapter.mask_embedding.data.copy_(mask_embedding)
+        return adapter.requires_grad_()
+
+    def factors(self) -> dict[tuple[int, str], tuple[Tensor, Tensor]]:
+        """(layer, module) → its A [rank, in] and B [out, rank]; views without gradient, to read or to fill."""
+        return {
+            (layer, piece.part.module): (delta.inner.data[piece.ranks], outer.data)
+            for layer, deltas in enumerate(self.deltas)
+            for delta in deltas.values()
+            for piece, outer in zip(delta.pieces, delta.outer, strict=True)
+        }
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+
+def _layer_deltas(
+    config: ModelConfig, layer: int, ranks: Ranks, dtype: torch.dtype, device: torch.device
+) -> dict[str, Delta]:
+    groups: dict[str, list[tuple[Part, LoraRank]]] = {}
+    for part in parts(config):
+        lora = ranks.get((layer, part.module))
+        if lora is not None:
+            groups.setdefault(part.group, []).append((part, lora))
+    return {group: Delta(pieces, dtype, device) for group, pieces in groups.items()}

@@ -1,0 +1,223 @@
+"""A model ready to run: decoder, tokenizer and draft adapter behind the `Backbone` protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from recguide.core import Attend, CheckpointError, KVShape, PackedBatch, ParameterError, Vocabulary
+from recguide.models import adapter_files, demo, sources
+from recguide.models.adapter import Adapter
+from recguide.models.checkpoint import load_weights, weight_files
+from recguide.models.config import ModelConfig
+from recguide.models.decoder import Decoder
+from recguide.models.families import read_config
+from recguide.models.fingerprint import file_fingerprint, text_fingerprint
+from recguide.models.progress import Progress, ignore_progress
+from recguide.models.tokenizer import Tokenizer
+
+DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+NATIVE_ADAPTER = "linear_spec_lora"
+SHIPPED_ADAPTERS = Path(__file__).parent / "adapters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A backbone with its tokenizer (None for a model made in tests) and draft adapter (None for none).
+
+    Attributes:
+        name: what the user called it: a folder's name, a Hugging Face id, or smollm2-135m.
+        fingerprint: tells models and adapters apart, for provenance; equal for the same files anywhere.
+    """
+
+    name: str
+    config: ModelConfig
+    decoder: Decoder
+    adapter: Adapter | None
+    tokenizer: Tokenizer | None
+    fingerprint: str
+
+    @classmethod
+    def random(
+        cls,
+        config: ModelConfig,
+        *,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+        adapter: Adapter | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> Model:
+        """A model with random weights, the same for the same seed and dtype."""
+        decoder = Decoder(config, dtype, torch.device(device))
+        decoder.randomise(seed)
+        return cls(
+            name=f"random-{config.family}",
+            config=config,
+            decoder=decoder,
+            adapter=adapter,
+            tokenizer=tokenizer,
+            fingerprint=text_fingerprint(f"{config} {seed} {dtype} {adapter is not None}"),
+        )
+
+    @property
+    def mask_token_id(self) -> int | None:
+        """Id that fills MASK slots; None for a model that never learned to draft."""
+        if self.adapter is None and not self.config.native_drafts:
+            return None
+        if self.config.mask_token_id is not None or self.adapter is None:
+            return self.config.mask_token_id
+        return self.adapter.mask_token_id
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(
+            size=self.config.vocab_size,
+            eos=self.config.eos_token_ids,
+            mask=self.mask_token_id,
+            think=None if self.tokenizer is None else self.tokenizer.think_ids,
+        )
+
+    @property
+    def max_positions(self) -> int:
+        return self.config.max_positions
+
+    @property
+    def kv_shape(self) -> KVShape:
+        config = self.config
+        return KVShape(
+            config.layers, config.kv_heads, config.head_dim, self.decoder.dtype, self.decoder.device
+        )
+
+    @property
+    def diffusion_adapter(self) -> bool:
+        """Block diffusion needs the adapter if drafting was learned by the adapter alone."""
+        return self.adapter is not None and not self.config.native_drafts
+
+    def forward(self, batch: PackedBatch, attend: Attend) -> Tensor:
+        """Logits of the wanted tokens, [W, vocab] float32 (float64 for a float64 model)."""
+        hidden = self.decoder.hidden(
+            batch.tokens,
+            batch.positions,
+            attend,
+            adapter=self.adapter,
+            adapter_start=batch.adapter_start,
+            masked=batch.masked,
+        )
+        return self.decoder.logits(hidden[batch.wanted])
+
+
+def load(
+    source: str,
+    *,
+    adapter: str | None = "auto",
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
+    revision: str | None = None,
+    progress: Progress = ignore_progress,
+) -> Model:
+    """Loads a model, fetching it first if need be.
+
+    Args:
+        source: a folder, a Hugging Face id (owner/name), or smollm2-135m.
+        adapter: "auto" for the checkpoint's own (or, for the demo model, the shipped one) if there is one; None
+            for none; else a PEFT folder.
+        dtype: "auto" is float32 on a CPU and bfloat16 on a GPU.
+        device: "auto" is the first GPU, or the CPU.
+        revision: branch, tag or commit of a Hugging Face id.
+
+    Raises ParameterError for an unknown source or setting, CheckpointError naming file and tensor (or field) for
+    a checkpoint, adapter or tokenizer that does not hold what it promises.
+    """
+    where = resolve_device(device)
+    precision = resolve_dtype(dtype, where)
+    folder = sources.resolve(source, revision, progress)
+    config = read_config(folder)
+    decoder = Decoder(config, precision, where)
+    load_weights(decoder, folder, progress)
+    adapter_folder = _adapter_folder(source, folder, adapter)
+    loaded = (
+        None
+        if adapter_folder is None
+        else adapter_files.load_adapter(adapter_folder, config, precision, where)
+    )
+    tokenizer = Tokenizer.load(folder)
+    check_tokenizer(tokenizer, config, folder)
+    return Model(
+        name=folder.resolve().name if Path(source).expanduser().is_dir() else source,
+        config=config,
+        decoder=decoder,
+        adapter=loaded,
+        tokenizer=tokenizer,
+        fingerprint=_fingerprint(folder, adapter_folder),
+    )
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """Raises ParameterError for a device that is unknown or absent."""
+    if isinstance(device, str) and device == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise ParameterError("device", f"{device!r} is unknown; auto, cpu, cuda or cuda:N are") from error
+    if found.type not in ("cpu", "cuda"):
+        raise ParameterError("device", f"{device!r} is not supported; cpu and cuda are")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ParameterError(
+            "device", f"{device!r} is not there; {torch.cuda.device_count()} GPUs are visible"
+        )
+    return found
+
+
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """Raises ParameterError for a dtype that no model is computed in."""
+    if isinstance(dtype, str) and dtype == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if found is None or found not in DTYPES.values():
+        raise ParameterError("dtype", f"{dtype!r} is not supported; auto, {', '.join(DTYPES)} are")
+    return found
+
+
+def _adapter_folder(source: str, folder: Path, adapter: str | None) -> Path | None:
+    if adapter is None:
+        return None
+    if adapter != "auto":
+        chosen = Path(adapter).expanduser()
+        if not chosen.is_dir():
+            raise ParameterError("adapter", f"{adapter!r} is no folder; auto, None or a PEFT folder are")
+        return chosen
+    own = SHIPPED_ADAPTERS / source if source == demo.NAME else folder / NATIVE_ADAPTER
+    return own if own.is_dir() else None
+
+
+def check_tokenizer(tokenizer: Tokenizer, config: ModelConfig, folder: Path) -> None:
+    """A tokenizer larger than the embedding, or without the model's special tokens, is another model's."""
+    file = folder / "tokenizer.json"
+    if tokenizer.size > config.vocab_size:
+        raise CheckpointError(
+            f"{file} has {tokenizer.size} tokens, but tensor embed_tokens has {config.vocab_size} rows; it is "
+            "another model's tokenizer"
+        )
+    for token in config.eos_token_ids:
+        if token >= tokenizer.size:
+            raise CheckpointError(
+                f"{file} has {tokenizer.size} tokens, but config.json ends texts with token {token}; it is another "
+                "model's tokenizer"
+            )
+
+
+def _fingerprint(folder: Path, adapter_folder: Path | None) -> str:
+    files = [folder / "config.json", *weight_files(folder)]
+    if adapter_folder is not None:
+        files += [adapter_folder / adapter_files.CONFIG, adapter_folder / adapter_files.WEIGHTS]
+    return file_fingerprint(files)

@@ -1,0 +1,133 @@
+"""Text ↔ token ids with a checkpoint's own tokenizer, and its chat template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from recguide.core import CheckpointError, ParameterError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+Message = Mapping[str, object]
+"""One chat turn: role and content, as the model's template expects them."""
+
+
+class Tokenizer:
+    """A fast tokenizer read from tokenizer.json."""
+
+    def __init__(self, backend: PreTrainedTokenizerFast, name: str) -> None:
+        self._backend = backend
+        self.name = name
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """Raises CheckpointError if the folder has no readable tokenizer.json. No code of it is executed."""
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            raise CheckpointError(f"{file} is missing; only fast tokenizers are read")
+        from transformers import PreTrainedTokenizerFast  # takes seconds to import
+
+        try:
+            backend = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # the tokenizers library raises bare Exceptions
+            raise CheckpointError(f"{file} cannot be read ({error}); fetch it again") from error
+        return cls(backend, folder.name)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids; with the special tokens that the tokenizer puts around a text (a BOS, say), if any."""
+        return cast("list[int]", self._backend.encode(text, add_special_tokens=add_special_tokens))
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of token ids. Bytes that are no whole character come out as U+FFFD."""
+        return cast(
+            "str",
+            self._backend.decode(
+                list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+            ),
+        )
+
+    def chat(self, messages: Sequence[Message], **chat_template_kwargs: object) -> list[int]:
+        """Token ids of a conversation, up to where the assistant speaks.
+
+        The template's text says itself whether a BOS stands first, so none is added.
+
+        Raises ParameterError if the model has no template, the template knows no such argument, or it refuses the
+        messages.
+        """
+        return self.encode(self.render(messages, **chat_template_kwargs), add_special_tokens=False)
+
+    def render(self, messages: Sequence[Message], **chat_template_kwargs: object) -> str:
+        """The text that `chat` encodes."""
+        template = self.chat_template
+        if template is None:
+            raise ParameterError(
+                "messages", f"{self.name} has no chat template (a base model?); send a prompt"
+            )
+        for name in chat_template_kwargs:
+            if not re.search(rf"\b{re.escape(name)}\b", template):
+                raise ParameterError(
+                    "chat_template_kwargs", f"the chat template of {self.name} knows no {name!r}; drop it"
+                )
+        try:
+            text = self._backend.apply_chat_template(
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=True,
+                **chat_template_kwargs,
+            )
+        except Exception as error:  # a template may raise anything, by jinja2's raise_exception or by mistake
+            raise ParameterError(
+                "messages", f"the chat template of {self.name} refuses them: {type(error).__name__}: {error}"
+            ) from error
+        return cast("str", text)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The template's source; None for a model that has none."""
+        template: object = self._backend.chat_template
+        if isinstance(template, dict):
+            return cast("dict[str, str]", template).get("default")
+        return cast("str | None", template)
+
+    @cached_property
+    def size(self) -> int:
+        """One more than the largest token id."""
+        return max(self._vocabulary.values()) + 1
+
+    @cached_property
+    def _vocabulary(self) -> dict[str, int]:
+        return cast("dict[str, int]", self._backend.get_vocab())
+
+    def token_id(self, token: str) -> int | None:
+        """Id of a token by its exact name, None if there is none."""
+        return self._vocabulary.get(token)
+
+    def token(self, token_id: int) -> str:
+        """Name of a token, in the tokenizer's own byte alphabet."""
+        return cast("str", self._backend.convert_ids_to_tokens(token_id))
+
+    @property
+    def bos_token_id(self) -> int | None:
+        return cast("int | None", self._backend.bos_token_id)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        return cast("int | None", self._backend.eos_token_id)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Ids that decoding leaves out."""
+        return frozenset(cast("list[int]", self._backend.all_special_ids)) | frozenset(
+            i for i, token in self._backend.added_tokens_decoder.items() if token.special
+        )
+
+    @property
+    def think_ids(self) -> tuple[int, int] | None:
+        """Ids of <think> and </think>, if both are single tokens."""
+        opening, closing = self.token_id("<think>"), self.token_id("</think>")
+        return None if opening is None or closing is None else (opening, closing)
