@@ -1,0 +1,59 @@
+"""A loaded model for a verb, with progress on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from recguide.cli.console import steps
+from recguide.cli.options import LoadOptions
+from recguide.core import ParameterError, SamplingParams
+from recguide.llm import LLM
+from recguide.models.loading import Model, load
+from recguide.models.tokenizer import Tokenizer
+
+
+def open_model(source: str, options: LoadOptions) -> Model:
+    with steps(f"loading {source}") as progress:
+        return load(
+            source,
+            adapter=options.adapter,
+            dtype=options.dtype,
+            device=options.device,
+            revision=options.revision,
+            progress=progress,
+        )
+
+
+def open_llm(source: str, options: LoadOptions) -> LLM:
+    model = open_model(source, options)
+    if options.kv_cache_tokens is None:
+        return LLM(model, max_model_len=options.max_model_len)
+    return LLM(model, max_model_len=options.max_model_len, kv_cache_tokens=options.kv_cache_tokens)
+
+
+def tokenizer_of(model: Model) -> Tokenizer:
+    if model.tokenizer is None:
+        raise ParameterError("model", f"{model.name} has no tokenizer; add its tokenizer.json")
+    return model.tokenizer
+
+
+def method_of(llm: LLM, params: SamplingParams) -> str:
+    """Name of the method that a prompt with these parameters gets."""
+    default = "ar" if llm.engine.vocabulary.mask is None else "recguide"
+    return params.method or llm.engine.config.method or default
+
+
+def tokens_of(model: Model, prompt: str, chat: bool | None, template: Mapping[str, Any]) -> list[int]:
+    """Token ids of a prompt: one user turn through the chat template, or the text as it is.
+
+    `chat` None takes the template if there is one.
+    """
+    tokenizer = tokenizer_of(model)
+    if chat is None:
+        chat = tokenizer.chat_template is not None
+    if not chat and template:
+        raise ParameterError("chat_template_kwargs", "no chat template is applied; add --chat")
+    if chat:
+        return tokenizer.chat([{"role": "user", "content": prompt}], **template)
+    return tokenizer.encode(prompt)

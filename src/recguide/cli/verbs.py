@@ -1,0 +1,86 @@
+"""The verbs and how one is found: `recguide --help` imports none of them, and nothing that imports torch."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from recguide.cli.console import fail
+
+VERBS = {
+    "generate": "Continue one prompt or many.",
+    "chat": "Talk to a model.",
+    "pull": "Fetch a model and check it.",
+    "verify": "Prove that a method's text equals plain decoding's.",
+    "doctor": "Say what is wrong with a model before you wonder.",
+    "adapt": "Train a draft adapter, so that a model learns to draft.",
+}
+"""Each is a function of that name in the module of that name beside this one."""
+
+
+class Verbs(TyperGroup):
+    """A group of stubs, each replaced by the command of its module when it is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401
+        name, stub, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in VERBS else stub, rest
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            core = sys.modules.get("recguide.core")  # not loaded, it has raised nothing
+            if core is None or not isinstance(error, core.RecGuideError):
+                raise
+            raise fail(str(error)) from error
+
+
+def load(verb: str) -> TyperCommand:
+    """The command of one verb, made of its module's function."""
+    module = import_module(f"recguide.cli.{verb}")
+    alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    alone.command(verb)(getattr(module, verb))
+    command = get_command(alone)
+    assert isinstance(command, TyperCommand), "one function makes one command"
+    return command
+
+
+def _stub() -> None:
+    """Stands for a verb in the list of verbs."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"recguide {version('recguide')}")
+        raise typer.Exit
+
+
+def _main(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Self-speculative decoding: one backbone drafts and verifies for itself.
+
+    Start with: [bold]recguide generate smollm2-135m "Why is the sky blue?" --compare[/bold]
+    """
+    del show_version  # its callback has run
+
+
+def _app() -> typer.Typer:
+    group = typer.Typer(
+        cls=Verbs, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
+    )
+    group.callback()(_main)
+    for verb, summary in VERBS.items():
+        group.command(verb, help=summary)(_stub)
+    return group
+
+
+app = _app()
