@@ -73,7 +73,8 @@ class FakeBackbone:
         for row in batch.rows:
             if row.causal and row.prefix == 0:
                 self._of_page[int(batch.block_tables[row.request, 0])] = self._scripts[row.tokens[0]]
-        return torch.stack([self._logits(batch, int(index)) for index in batch.wanted])
+        wanted = [self._logits(batch, int(index)) for index in batch.wanted]
+        return torch.stack(wanted) if wanted else torch.empty(0, VOCABULARY.size)
 
     def _logits(self, batch: PackedBatch, index: int) -> Tensor:
         row = batch.rows[int(batch.row[index])]

@@ -18,6 +18,7 @@ from recguide.engine.scheduler import Scheduler, kv_tokens
 from recguide.engine.text import Decode, TextStream
 from recguide.kv.pages import BlockTable
 from recguide.speculation.methods import Method, check_parameters, method_named
+from recguide.speculation.noise import LuckyTokens
 from recguide.speculation.picks import validate
 from recguide.speculation.rows import Layout
 
@@ -65,8 +66,8 @@ class Engine:
         self._scheduler = Scheduler(
             self.runner.pool, max_running=config.max_running, max_batch_tokens=config.max_batch_tokens
         )
+        self._luck = LuckyTokens(self.vocabulary.size, device=backbone.kv_shape.device)
         self._arrivals = count()
-        self._steps = count()
         self._limit = min(config.max_model_len or backbone.max_positions, backbone.max_positions)
 
     @property
@@ -103,14 +104,14 @@ class Engine:
 
     def step(self) -> list[tuple[Request, Chunk]]:
         """One forward of everything that is ready; returns what it emitted, in order."""
-        plan = self._scheduler.schedule(next(self._steps), self._plan)
+        plan = self._scheduler.schedule(self._plan)
         if not plan:
             return []
         logits = self.runner.forward(
             [row for scheduled in plan for row in scheduled.layout.rows],
             [scheduled.request.table.pages for scheduled in plan],
         )
-        verdicts = judge(logits, plan, self.vocabulary)
+        verdicts = judge(logits, plan, self.vocabulary, self._luck)
         emitted: list[tuple[Request, Chunk]] = []
         for scheduled, verdict in zip(plan, verdicts, strict=True):
             request = scheduled.request

@@ -30,7 +30,6 @@ class Request:
         block: B, slots of a full block.
         cached: committed length, tokens whose KV later rows may read.
         draft: the draft in hand, complete or with masked slots; None if a draft has to start anew.
-        last_step: engine step in which it last ran.
     """
 
     arrival: int
@@ -49,7 +48,6 @@ class Request:
     stats: RoundStats = field(default_factory=RoundStats)
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
-    last_step: int = -1
 
     @property
     def prefill_end(self) -> int:

@@ -12,6 +12,7 @@ from recguide.core import Row, SamplingParams, TokenLogprobs, Vocabulary
 from recguide.engine.request import Request
 from recguide.engine.scheduler import Scheduled
 from recguide.speculation.methods.diffusion import THRESHOLD
+from recguide.speculation.noise import LuckyTokens
 from recguide.speculation.picks import PickRow, Picks, logprobs, pick
 from recguide.speculation.rows import Branch, BranchKind, Draft, Layout, Phase, known_draft
 from recguide.speculation.settle import Verdicts, settle
@@ -42,9 +43,16 @@ class Verdict:
     draft: Draft | None = None
 
 
-def judge(logits: Tensor, plan: Sequence[Scheduled], vocabulary: Vocabulary) -> list[Verdict]:
-    """Verdicts in the order of the plan; `logits` [W, vocab] are those of its rows' wanted slots."""
-    answers = _Answers(pick(logits, [row for scheduled in plan for row in _pick_rows(scheduled)], vocabulary))
+def judge(
+    logits: Tensor, plan: Sequence[Scheduled], vocabulary: Vocabulary, luck: LuckyTokens
+) -> list[Verdict]:
+    """Verdicts in the order of the plan; `logits` [W, vocab] are those of its rows' wanted slots.
+
+    `luck` remembers between steps which tokens the noise of a position favours: drafts, branches and
+    verification of a position all ask for it.
+    """
+    pick_rows = [row for scheduled in plan for row in _pick_rows(scheduled)]
+    answers = _Answers(pick(logits, pick_rows, vocabulary, luck))
     spans = list(_spans(plan))
     judged = [index for index, scheduled in enumerate(plan) if scheduled.layout.block]
     settled = _settle([(plan[index], spans[index]) for index in judged], answers, vocabulary)

@@ -47,12 +47,12 @@ class Scheduler:
             self.waiting.remove(request)
         request.table.release()
 
-    def schedule(self, step: int, planner: Planner) -> list[Scheduled]:
-        """The requests of the next forward, those that waited longest first."""
+    def schedule(self, planner: Planner) -> list[Scheduled]:
+        """The requests of the next forward, the oldest first: it always advances, so all end."""
         self._admit()
         plan: list[Scheduled] = []
         budget = self._max_batch_tokens
-        for request in sorted(self.running, key=lambda r: (r.last_step, r.arrival)):
+        for request in sorted(self.running, key=lambda running: running.arrival):
             if request not in self.running:  # preempted for an earlier one in this loop
                 continue
             if plan and budget <= 0:
@@ -62,7 +62,6 @@ class Scheduler:
                 continue
             if self._reserve(request, layout, plan):
                 plan.append(Scheduled(request, layout))
-                request.last_step = step
                 budget -= layout.query_tokens
         return plan
 

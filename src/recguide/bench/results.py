@@ -1,0 +1,89 @@
+"""Result files: a number is worth what is known of how it came about."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A figure that a benchmark was asked to reach; `met` says whether it did."""
+
+    name: str
+    value: float
+    target: float
+    met: bool
+
+    @classmethod
+    def at_least(cls, name: str, value: float, target: float) -> Target:
+        return cls(name, value, target, value >= target)
+
+    @classmethod
+    def at_most(cls, name: str, value: float, target: float) -> Target:
+        return cls(name, value, target, value <= target)
+
+
+def write_result(
+    file: Path,
+    *,
+    settings: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    targets: Sequence[Target] = (),
+    device: torch.device | None = None,
+) -> None:
+    """Writes provenance, settings, rows and targets as one JSON file."""
+    result = {
+        "provenance": provenance(device or torch.device("cpu")),
+        "settings": dict(settings),
+        "targets": [asdict(target) for target in targets],
+        "rows": [dict(row) for row in rows],
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def provenance(device: torch.device) -> dict[str, str]:
+    """Device, versions, commit and time of a measurement."""
+    return {
+        "device": device_name(device),
+        "threads": str(torch.get_num_threads()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "recguide": version("recguide"),
+        "commit": _commit(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """What the device calls itself."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU {platform.machine()}"
+
+
+def _commit() -> str:
+    """The commit of the source tree, marked when files differ from it; "unknown" outside a checkout."""
+    folder = Path(__file__).parent
+    try:
+        head = _git(folder, "rev-parse", "--short=12", "HEAD")
+        return head + ("+changes" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(folder: Path, *words: str) -> str:
+    return subprocess.run(
+        ("git", "-C", str(folder), *words), check=True, capture_output=True, text=True
+    ).stdout.strip()
