@@ -1,0 +1,111 @@
+"""What a request's parameters do to its logits before the temperature (architecture §3, Picks).
+
+An edit depends on the slot's own history and on nothing else, element by element, so a slot inside a
+verified block and the plain decoding of its token get the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from recguide.core import ParameterError, SamplingParams, Vocabulary
+
+NEVER = float("-inf")
+
+
+def validate(params: SamplingParams, vocabulary: Vocabulary) -> None:
+    """Raises ParameterError for what this vocabulary cannot honour."""
+    for name, ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
+        strangers = [token for token in ids if not 0 <= token < vocabulary.size]
+        if strangers:
+            raise ParameterError(name, f"token ids must lie in [0, {vocabulary.size}), got {strangers}")
+    if params.thinking_budget is not None and vocabulary.think is None:
+        raise ParameterError("thinking_budget", "this model's vocabulary has no <think> tokens; leave it out")
+
+
+def edits_logits(params: SamplingParams) -> bool:
+    """Whether `edit` can change anything."""
+    return (
+        params.penalised
+        or bool(params.logit_bias)
+        or params.min_tokens > 0
+        or params.thinking_budget is not None
+    )
+
+
+def edit(
+    z: Tensor,
+    params: SamplingParams,
+    vocabulary: Vocabulary,
+    prompt: Sequence[int],
+    history: Sequence[int],
+    extra: Sequence[int],
+    emitted: int,
+) -> None:
+    """Penalties, logit_bias, min_tokens and thinking budget, in place on a row's logits z [slots, V].
+
+    Slot i follows `history` + `extra[:i]`; without `extra` all slots share `history`. `emitted` is the number
+    of tokens emitted before slot 0's.
+    """
+    if params.penalised:
+        _penalise(z, params, prompt, history, extra)
+    if params.logit_bias:
+        ids = torch.tensor(list(params.logit_bias), device=z.device)
+        z[:, ids] += torch.tensor(list(params.logit_bias.values()), dtype=z.dtype, device=z.device)
+    young = min(len(z), params.min_tokens - emitted)
+    if young > 0:
+        ids = [*params.stop_token_ids, *(() if params.ignore_eos else vocabulary.eos)]
+        z[:young, torch.tensor(ids, dtype=torch.int64, device=z.device)] = NEVER
+    if params.thinking_budget is not None:
+        _close_thinking(z, params.thinking_budget, vocabulary, prompt, history, extra, emitted)
+
+
+def _penalise(
+    z: Tensor, params: SamplingParams, prompt: Sequence[int], history: Sequence[int], extra: Sequence[int]
+) -> None:
+    """repetition_penalty by prompt and history, then frequency and presence by history alone.
+
+    Counts are made first and applied once: subtracting token by token would round differently in each slot.
+    """
+    extra = extra[: len(z) - 1]
+    seen = torch.tensor([*prompt, *history, *extra], dtype=torch.int64)
+    ids, at = seen.unique(return_inverse=True)
+    counts = torch.zeros(len(z), len(ids), dtype=torch.int64)
+    counts += torch.bincount(at[len(prompt) : len(prompt) + len(history)], minlength=len(ids))
+    for i, index in enumerate(at[len(prompt) + len(history) :].tolist()):
+        counts[i + 1 :, index] += 1
+    prompted = torch.zeros(len(ids), dtype=torch.bool)
+    prompted[at[: len(prompt)]] = True
+    repeated = (prompted | (counts > 0)).to(z.device)
+    counts, ids = counts.to(z.device, z.dtype), ids.to(z.device)
+
+    old = z[:, ids]
+    factor = params.repetition_penalty
+    scaled = torch.where(old > 0, old / factor, old * factor)
+    penalty = counts * params.frequency_penalty + (counts > 0) * params.presence_penalty
+    z[:, ids] = torch.where(repeated, scaled, old) - penalty
+
+
+def _close_thinking(
+    z: Tensor,
+    budget: int,
+    vocabulary: Vocabulary,
+    prompt: Sequence[int],
+    history: Sequence[int],
+    extra: Sequence[int],
+    emitted: int,
+) -> None:
+    """Allows </think> alone from slot `budget` on, until it has been said, if the prompt opened <think>."""
+    if vocabulary.think is None:
+        raise ParameterError("thinking_budget", "this model's vocabulary has no <think> tokens; leave it out")
+    opening, closing = vocabulary.think
+    markers = [token for token in prompt if token in (opening, closing)]
+    if not markers or markers[-1] == closing or closing in history:
+        return
+    said = extra.index(closing) + 1 if closing in extra else len(z)
+    forced = slice(max(0, budget - emitted), min(said, len(z)))
+    z[forced] = NEVER
+    z[forced, closing] = 0.0
