@@ -13,7 +13,7 @@ from recguide.speculation.leaders import leaders
 
 @dataclass(frozen=True, slots=True)
 class DraftStatistics:
-    """[D] each: probability of the picked and of the best other token, and the token that a correction tries."""
+    """[D] each: probability of the picked and of the best other token, and what a correction tries."""
 
     p1: Tensor
     p2: Tensor
