@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (its customary name)
 from torch import Tensor, nn
 
 from recguide.core import ParameterError
 from recguide.models.config import ModelConfig
 from recguide.models.layout import Part, parts
-from recguide.models.weights import linear_weight, vector_weight
+from recguide.models.weights import matrix, table
 
 Ranks = Mapping[tuple[int, str], "LoraRank"]
 """(layer, module name below it) → rank and alpha; modules that are absent have no delta."""
@@ -34,7 +33,7 @@ class LoraRank:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One module's share of a fused delta: columns `ranks` of the inner product, rows `outputs` of the result."""
+    """One module's share of a fused delta: `ranks` of the inner product go to `outputs` of the result."""
 
     part: Part
     lora: LoraRank
@@ -45,7 +44,7 @@ class Piece:
 class Delta(nn.Module):
     """Low-rank deltas of the modules of one fused product: Σ scale · (x Aᵀ) Bᵀ, each on its own outputs.
 
-    `inner` stacks the A matrices [Σ rank, in]; `outer` holds one B [out, rank] for each piece.
+    `inner` holds the Aᵀ side by side [in, Σ rank]; `outer` one Bᵀ [rank, out] for each piece.
     """
 
     def __init__(
@@ -54,20 +53,18 @@ class Delta(nn.Module):
         super().__init__()
         self.pieces = tuple(_lay_out(pieces))
         inputs = pieces[0][0].inputs
-        self.inner = linear_weight(sum(lora.rank for _, lora in pieces), inputs, dtype, device)
-        self.outer = nn.ParameterList(
-            linear_weight(part.outputs, lora.rank, dtype, device) for part, lora in pieces
-        )
+        self.inner = matrix(inputs, sum(lora.rank for _, lora in pieces), dtype, device)
+        self.outer = nn.ParameterList(matrix(lora.rank, part.outputs, dtype, device) for part, lora in pieces)
 
     def add(self, x: Tensor, y: Tensor) -> None:
         """Adds the deltas of x [n, in] to y [n, fused out] in place; computed in the adapter's precision."""
-        inner = F.linear(x.to(self.inner.dtype), self.inner)
+        inner = torch.mm(x.to(self.inner.dtype), self.inner)
         for piece, outer in zip(self.pieces, self.outer, strict=True):
             target, low = y[:, piece.outputs], inner[:, piece.ranks]
             if target.dtype == outer.dtype:
-                target.addmm_(low, outer.t(), alpha=piece.lora.scale)
+                target.addmm_(low, outer, alpha=piece.lora.scale)
             else:
-                target.add_(F.linear(low, outer) * piece.lora.scale)
+                target.add_(torch.mm(low, outer), alpha=piece.lora.scale)
 
 
 def _lay_out(pieces: Sequence[tuple[Part, LoraRank]]) -> Iterator[Piece]:
@@ -102,7 +99,7 @@ class Adapter(nn.Module):
         self.config = config
         self.ranks = dict(ranks)
         self.mask_token_id = mask_token_id
-        self.mask_embedding = vector_weight(config.hidden_size, dtype, device) if mask_embedding else None
+        self.mask_embedding = table(config.hidden_size, dtype, device) if mask_embedding else None
         self.layers = nn.ModuleList(
             nn.ModuleDict(_layer_deltas(config, layer, ranks, dtype, device))
             for layer in range(config.layers)
@@ -157,9 +154,9 @@ class Adapter(nn.Module):
         return adapter.requires_grad_()
 
     def factors(self) -> dict[tuple[int, str], tuple[Tensor, Tensor]]:
-        """(layer, module) → its A [rank, in] and B [out, rank]; views without gradient, to read or to fill."""
+        """(layer, module) → its A [rank, in] and B [out, rank]: views without gradient, to read or fill."""
         return {
-            (layer, piece.part.module): (delta.inner.data[piece.ranks], outer.data)
+            (layer, piece.part.module): (delta.inner.data.t()[piece.ranks], outer.data.t())
             for layer, deltas in enumerate(self.deltas)
             for delta in deltas.values()
             for piece, outer in zip(delta.pieces, delta.outer, strict=True)

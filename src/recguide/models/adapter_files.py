@@ -31,22 +31,22 @@ MASK_EMBEDDING = "mask_embedding"
 PREFIX = "base_model.model."
 
 _UNDERSTOOD = frozenset(
-    [
+    (
         "peft_type",
         "r",
         "lora_alpha",
+        "bias",
         "target_modules",
         "exclude_modules",
         "rank_pattern",
         "alpha_pattern",
         "use_rslora",
         "layers_to_transform",
-        "layers_pattern",
         "mask_token_id",
-    ]
+    )
 )
 _HARMLESS = frozenset(
-    [
+    (
         "task_type",
         "base_model_name_or_path",
         "revision",
@@ -56,14 +56,13 @@ _HARMLESS = frozenset(
         "init_lora_weights",
         "peft_version",
         "qalora_group_size",
-        "block_sizes",
         "megatron_core",
         "loftq_config",
         "eva_config",
         "corda_config",
-        "lora_ga_config",
         "runtime_config",
-    ]
+        "block_sizes",
+    )
 )
 """Keys that say where an adapter came from or how it was trained, not what it computes."""
 
@@ -86,7 +85,7 @@ class _Spec:
         root = math.sqrt(cast("int", rank)) if self.fields.flag("use_rslora", False) else cast("int", rank)
         return LoraRank(int(cast("int", rank)), float(cast("float", alpha)) / root)
 
-    def targets(self, layer: int, module: str, name: str) -> bool:
+    def targets(self, layer: int, name: str) -> bool:
         """Whether the module `name` of a layer is adapted."""
         only = self.fields.get("layers_to_transform")
         if only is not None and layer not in (only if isinstance(only, list) else [only]):
@@ -127,7 +126,7 @@ def load_adapter(
         (layer, part.module): spec.lora(names.module(layer, part.module))
         for layer in range(config.layers)
         for part in parts(config)
-        if spec.targets(layer, part.module, names.module(layer, part.module))
+        if spec.targets(layer, names.module(layer, part.module))
     }
     if not ranks:
         raise spec.fields.fail(
@@ -153,7 +152,7 @@ def _read_spec(file: Path) -> _Spec:
     fields.refuse("bias", "none")
     for name in fields.names:
         # PEFT writes all of its options; those at rest change nothing.
-        if name not in _UNDERSTOOD | _HARMLESS | {"bias"} and fields.get(name):
+        if name not in _UNDERSTOOD | _HARMLESS and fields.get(name):
             raise fields.fail(name, f"{fields.get(name)!r} is not supported by RecGuide's adapters")
     patterns = [fields.object(name) for name in ("rank_pattern", "alpha_pattern")]
     ranks, alphas = ({} if p is None else {name: p.get(name) for name in p.names} for p in patterns)
@@ -182,12 +181,14 @@ def _fill(adapter: Adapter, tensors: OpenTensors) -> None:
         target = targets.pop(name, None)
         if target is None:
             raise CheckpointError(
-                f"{tensors.file}: tensor {name} is unexpected; {CONFIG} does not target it or it is another model's"
+                f"{tensors.file}: tensor {name} is unexpected: {CONFIG} does not target it, or it is another "
+                "model's"
             )
         target.copy_(tensors.read(name, tuple(target.shape), asked_by=CONFIG))
     if targets:
         raise CheckpointError(
-            f"{tensors.file}: tensor {next(iter(targets))} is missing ({len(targets)} missing); {CONFIG} targets it"
+            f"{tensors.file}: tensor {next(iter(targets))} is missing ({len(targets)} are); {CONFIG} "
+            "targets it"
         )
 
 
@@ -231,7 +232,8 @@ def save_adapter(
 
 def _config_of(adapter: Adapter, base: str) -> dict[str, object]:
     names = family_of(adapter.config.family).names
-    (rank, alpha), _ = Counter((l.rank, l.rank * l.scale) for l in adapter.ranks.values()).most_common(1)[0]
+    counts = Counter((lora.rank, lora.rank * lora.scale) for lora in adapter.ranks.values())
+    rank, alpha = counts.most_common(1)[0][0]
     odd = {
         names.module(layer, module): lora
         for (layer, module), lora in adapter.ranks.items()

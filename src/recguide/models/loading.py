@@ -128,14 +128,14 @@ def load(
 
     Args:
         source: a folder, a Hugging Face id (owner/name), or smollm2-135m.
-        adapter: "auto" for the checkpoint's own (or, for the demo model, the shipped one) if there is one; None
-            for none; else a PEFT folder.
+        adapter: "auto" for the checkpoint's own (or, for the demo model, the shipped one) if there is one;
+            None for none; else a PEFT folder.
         dtype: "auto" is float32 on a CPU and bfloat16 on a GPU.
         device: "auto" is the first GPU, or the CPU.
         revision: branch, tag or commit of a Hugging Face id.
 
-    Raises ParameterError for an unknown source or setting, CheckpointError naming file and tensor (or field) for
-    a checkpoint, adapter or tokenizer that does not hold what it promises.
+    Raises ParameterError for an unknown source or setting, CheckpointError naming file and tensor (or field)
+    for a checkpoint, adapter or tokenizer that does not hold what it promises.
     """
     where = resolve_device(device)
     precision = resolve_dtype(dtype, where)
@@ -205,14 +205,14 @@ def check_tokenizer(tokenizer: Tokenizer, config: ModelConfig, folder: Path) -> 
     file = folder / "tokenizer.json"
     if tokenizer.size > config.vocab_size:
         raise CheckpointError(
-            f"{file} has {tokenizer.size} tokens, but tensor embed_tokens has {config.vocab_size} rows; it is "
+            f"{file} has {tokenizer.size} tokens, but the embedding has {config.vocab_size} rows; it is "
             "another model's tokenizer"
         )
     for token in config.eos_token_ids:
         if token >= tokenizer.size:
             raise CheckpointError(
-                f"{file} has {tokenizer.size} tokens, but config.json ends texts with token {token}; it is another "
-                "model's tokenizer"
+                f"{file} has {tokenizer.size} tokens, but config.json ends texts with token {token}; it is "
+                "another model's tokenizer"
             )
 
 

@@ -55,7 +55,7 @@ def _yarn(frequencies: Tensor, yarn: YarnScaling, theta: float, head_dim: int) -
 
 
 def _llama3(frequencies: Tensor, llama3: Llama3Scaling) -> Tensor:
-    """Frequencies that turn often within the original context stay, rare ones are divided, a blend between."""
+    """Frequencies that turn often within the original context stay, slow ones are divided, with a blend."""
     turns = llama3.original_max_positions * frequencies / (2 * math.pi)
     keep = (turns - llama3.low_freq_factor) / (llama3.high_freq_factor - llama3.low_freq_factor)
     keep = keep.clamp(0, 1)
@@ -79,7 +79,7 @@ def _mscale(factor: float, weight: float) -> float:
 
 
 def query_scale(scale: QueryScale, positions: Tensor) -> Tensor:
-    """Multiplier of the queries at absolute positions [N], same shape, in the default precision of `log`."""
+    """Multiplier of the queries at absolute positions [N], float64."""
     return 1 + scale.beta * torch.log1p((positions // scale.original_max_positions).to(torch.float64))
 
 

@@ -64,6 +64,6 @@ def _fetch_repository(source: str, revision: str | None, progress: Progress) -> 
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f"{source} could not be fetched from Hugging Face ({reason}); check the name, the revision, access rights "
-            "(HF_TOKEN) and the network, or give a local folder"
+            f"{source} could not be fetched from Hugging Face ({reason}); check the name, the revision, "
+            "access rights (HF_TOKEN) and the network, or give a local folder"
         ) from error

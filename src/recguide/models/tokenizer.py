@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from recguide.core import CheckpointError, ParameterError
 
@@ -40,7 +40,7 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids; with the special tokens that the tokenizer puts around a text (a BOS, say), if any."""
-        return cast("list[int]", self._backend.encode(text, add_special_tokens=add_special_tokens))
+        return self._backend.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids. Bytes that are no whole character come out as U+FFFD."""
@@ -56,8 +56,8 @@ class Tokenizer:
 
         The template's text says itself whether a BOS stands first, so none is added.
 
-        Raises ParameterError if the model has no template, the template knows no such argument, or it refuses the
-        messages.
+        Raises ParameterError if the model has no template, the template knows no such argument, or it refuses
+        the messages.
         """
         return self.encode(self.render(messages, **chat_template_kwargs), add_special_tokens=False)
 
@@ -74,17 +74,14 @@ class Tokenizer:
                     "chat_template_kwargs", f"the chat template of {self.name} knows no {name!r}; drop it"
                 )
         try:
-            text = self._backend.apply_chat_template(
-                [dict(message) for message in messages],
-                tokenize=False,
-                add_generation_prompt=True,
-                **chat_template_kwargs,
-            )
+            # Typed as Any: the arguments are the template's own.
+            apply: Any = self._backend.apply_chat_template
+            turns = [dict(message) for message in messages]
+            return apply(turns, tokenize=False, add_generation_prompt=True, **chat_template_kwargs)
         except Exception as error:  # a template may raise anything, by jinja2's raise_exception or by mistake
             raise ParameterError(
                 "messages", f"the chat template of {self.name} refuses them: {type(error).__name__}: {error}"
             ) from error
-        return cast("str", text)
 
     @property
     def chat_template(self) -> str | None:
@@ -101,7 +98,7 @@ class Tokenizer:
 
     @cached_property
     def _vocabulary(self) -> dict[str, int]:
-        return cast("dict[str, int]", self._backend.get_vocab())
+        return self._backend.get_vocab()
 
     def token_id(self, token: str) -> int | None:
         """Id of a token by its exact name, None if there is none."""
@@ -122,7 +119,7 @@ class Tokenizer:
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """Ids that decoding leaves out."""
-        return frozenset(cast("list[int]", self._backend.all_special_ids)) | frozenset(
+        return frozenset(self._backend.all_special_ids) | frozenset(
             i for i, token in self._backend.added_tokens_decoder.items() if token.special
         )
 

@@ -6,18 +6,19 @@ import torch
 from torch import nn
 
 
-def linear_weight(outputs: int, inputs: int, dtype: torch.dtype, device: torch.device) -> nn.Parameter:
-    """An uninitialised, frozen weight [outputs, inputs] for `F.linear`.
+def matrix(inputs: int, outputs: int, dtype: torch.dtype, device: torch.device) -> nn.Parameter:
+    """An uninitialised, frozen weight [inputs, outputs] for x @ weight.
 
-    On a CPU it is stored input-major: BLAS then reads it row by row at one token and packs it faster at many.
+    On a CPU it is stored row by row, which BLAS streams fastest at one token and packs cheapest at many; on a
+    GPU column by column, the order of the checkpoint.
     """
     if device.type == "cpu":
-        weight = torch.empty(inputs, outputs, dtype=dtype, device=device).t()
+        weight = torch.empty(inputs, outputs, dtype=dtype, device=device)
     else:
-        weight = torch.empty(outputs, inputs, dtype=dtype, device=device)
+        weight = torch.empty(outputs, inputs, dtype=dtype, device=device).t()
     return nn.Parameter(weight, requires_grad=False)
 
 
-def vector_weight(shape: int | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> nn.Parameter:
-    """An uninitialised, frozen, contiguous weight: a norm, or a table read by row."""
+def table(shape: int | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> nn.Parameter:
+    """An uninitialised, frozen, contiguous weight: a norm, or an embedding that is read by row."""
     return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=False)
