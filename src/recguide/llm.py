@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from recguide.core import Chunk, Completion, Generation, ParameterError, SamplingParams
+from recguide.core import CheckpointError, Chunk, Completion, Generation, ParameterError, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.request import Request
 from recguide.models.loading import Model, load
+from recguide.models.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 Progress = Callable[[int, int], None]
@@ -61,7 +62,14 @@ class LLM:
             kv_cache_tokens=kv_cache_tokens,
             max_model_len=max_model_len,
         )
-        self.engine = Engine(self.model, self.model.tokenizer.decode, config)
+        self.engine = Engine(self.model, self.tokenizer.decode, config)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; CheckpointError if its folder has none."""
+        if self.model.tokenizer is None:
+            raise CheckpointError(f"{self.model.name} has no tokenizer files; add them to its folder")
+        return self.model.tokenizer
 
     def generate(
         self,
@@ -114,11 +122,11 @@ class LLM:
 
         `chat_template_kwargs` reach the template, as Nemotron-Labs-Diffusion's thinking switch does.
         """
-        ids = self.model.tokenizer.chat(messages, **chat_template_kwargs)
+        ids = self.tokenizer.chat(messages, **chat_template_kwargs)
         return self.generate([ids], params)[0]
 
     def _token_ids(self, prompt: Prompt) -> Sequence[int]:
-        return self.model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
     def _run(self, requests: Sequence[Request], progress: Progress | None) -> None:
         finished = 0
