@@ -1,0 +1,103 @@
+import math
+
+import pytest
+import torch
+
+from recguide.core import SamplingParams, Vocabulary
+from recguide.speculation.noise import gumbel
+from recguide.speculation.picks import PickRow, logprobs, pick
+
+SIZE = 30
+VOCABULARY = Vocabulary(SIZE, eos=(2, 5), mask=7)
+
+
+def draft(temperature, slots, draft=True, **rest):
+    params = SamplingParams(temperature=temperature, seed=3, **rest)
+    return PickRow(params, (1,), (), (), 1, slots, draft)
+
+
+def random_logits(slots):
+    return torch.randn(slots, SIZE, generator=torch.Generator().manual_seed(slots)) * 2
+
+
+def without_mask(z):
+    z = z.double().clone()
+    z[:, 7] = -math.inf
+    return z
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 2}, {"top_p": 0.3}])
+def test_draft_statistics_are_those_of_the_noisy_softmax(temperature, filters):
+    logits = random_logits(200)
+    found = pick(logits, [draft(temperature, 200, **filters)], VOCABULARY)
+    seeds = torch.full((200,), 3)
+    noise = gumbel(seeds, torch.arange(1, 201), torch.arange(SIZE))
+    p = (without_mask(logits) + temperature * noise).softmax(1)
+    for i in range(200):
+        token = int(found.tokens[i])
+        others = {other: float(p[i, other]) for other in range(SIZE) if other != token}
+        assert float(found.p1[i]) == pytest.approx(float(p[i, token]), rel=1e-4)
+        assert float(found.p2[i]) == pytest.approx(max(others.values()), rel=1e-4)
+        allowed = {other: value for other, value in others.items() if other not in (2, 5, 7)}
+        assert int(found.candidates[i]) == max(allowed, key=allowed.__getitem__)
+    assert not found.entropy.any()
+
+
+def test_p2_may_be_end_of_sequence_but_the_candidate_is_not():
+    z = torch.zeros(1, SIZE)
+    z[0, [3, 2, 7, 5, 9]] = torch.tensor([9.0, 8.0, 20.0, 7.0, 6.0])
+    found = pick(z, [draft(0.0, 1)], VOCABULARY)
+    total = float(without_mask(z).logsumexp(1))
+    assert found.tokens.item() == 3
+    assert found.p2.item() == pytest.approx(math.exp(8 - total), rel=1e-5)
+    assert found.candidates.item() == 9
+
+
+def test_edits_count_and_filters_do_not():
+    z = torch.zeros(1, SIZE)
+    z[0, [3, 4]] = torch.tensor([9.0, 8.5])
+    free = pick(z, [draft(0.0, 1)], VOCABULARY)
+    banned = pick(z, [draft(0.0, 1, logit_bias={4: -100.0})], VOCABULARY)
+    assert banned.p1.item() > free.p1.item() + 0.2
+    narrow = pick(z, [draft(1.0, 1, top_k=1)], VOCABULARY)
+    wide = pick(z, [draft(1.0, 1)], VOCABULARY)
+    assert narrow.tokens.item() == wide.tokens.item() == 3
+    assert narrow.p1.item() == wide.p1.item() < 0.99
+
+
+def test_entropy_is_of_raw_logits_without_the_mask():
+    logits = random_logits(6)
+    logits[:, 7] = 30.0
+    logits[:, 8] = -math.inf
+    row = draft(0.7, 6, draft=False, logit_bias={3: 50.0}, top_k=1)
+    found = pick(logits, [row], VOCABULARY)
+    p = without_mask(logits).softmax(1)
+    expected = torch.special.entr(p).sum(1).float()
+    torch.testing.assert_close(found.entropy, expected, rtol=1e-5, atol=1e-6)
+    assert found.entropy.dtype == torch.float32
+    assert not found.p1.any()
+    assert not found.p2.any()
+
+
+def test_certainty_has_no_entropy():
+    logits = torch.zeros(1, SIZE)
+    logits[0, 3] = 500.0
+    assert pick(logits, [draft(0.0, 1, draft=False)], VOCABULARY).entropy.item() == 0.0
+
+
+def test_logprobs_are_raw():
+    """The mask token counts and nothing is edited or tempered."""
+    logits = random_logits(3)
+    logits[1, 7] = 20.0
+    expected = logits.log_softmax(1)
+    found = logprobs(logits, torch.tensor([4, 4, 7]), 3)
+    for i, token in enumerate((4, 4, 7)):
+        assert found[i].logprob == pytest.approx(float(expected[i, token]), abs=1e-5)
+        values, ids = expected[i].topk(3)
+        assert list(found[i].top) == ids.tolist()
+        assert list(found[i].top.values()) == pytest.approx(values.tolist(), abs=1e-5)
+
+
+def test_no_top_logprobs_are_an_empty_mapping():
+    assert [entry.top for entry in logprobs(random_logits(2), torch.tensor([1, 2]), 0)] == [{}, {}]
