@@ -6,7 +6,6 @@ the base weights never change.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -14,7 +13,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from recguide.core import ParameterError
 from recguide.models.config import ModelConfig
 from recguide.models.layout import Part, parts
 from recguide.models.weights import matrix, table
@@ -108,51 +106,6 @@ class Adapter(nn.Module):
             dict(cast("Mapping[str, Delta]", cast("nn.ModuleDict", layer)).items()) for layer in self.layers
         )
 
-    @classmethod
-    def fresh(
-        cls,
-        config: ModelConfig,
-        ranks: Mapping[str, int],
-        *,
-        scale: float,
-        mask_embedding: Tensor | None,
-        mask_token_id: int | None,
-        seed: int,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-    ) -> Adapter:
-        """An adapter to train: A is Kaiming uniform, B is zero (so the delta starts at zero), with gradients.
-
-        Args:
-            ranks: last component of a module's name, e.g. q_proj → rank, for all layers alike.
-            scale: alpha / rank.
-            mask_embedding: [hidden] to start from, None for no mask embedding.
-        """
-        modules = {part.short: part.module for part in parts(config)}
-        for name in ranks:
-            if name not in modules:
-                raise ParameterError("ranks", f"{name!r} is no linear module; {', '.join(modules)} are")
-        adapter = cls(
-            config,
-            {
-                (layer, modules[name]): LoraRank(rank, scale)
-                for layer in range(config.layers)
-                for name, rank in ranks.items()
-            },
-            mask_embedding=mask_embedding is not None,
-            mask_token_id=mask_token_id,
-            dtype=dtype,
-            device=torch.device(device),
-        )
-        generator = torch.Generator().manual_seed(seed)
-        for inner, outer in adapter.factors().values():
-            bound = 1 / math.sqrt(inner.shape[1])
-            inner.copy_(torch.rand(inner.shape, generator=generator) * 2 * bound - bound)
-            outer.zero_()
-        if adapter.mask_embedding is not None and mask_embedding is not None:
-            adapter.mask_embedding.data.copy_(mask_embedding)
-        return adapter.requires_grad_()
-
     def factors(self) -> dict[tuple[int, str], tuple[Tensor, Tensor]]:
         """(layer, module) → its A [rank, in] and B [out, rank]: views without gradient, to read or fill."""
         return {
@@ -161,10 +114,6 @@ class Adapter(nn.Module):
             for delta in deltas.values()
             for piece, outer in zip(delta.pieces, delta.outer, strict=True)
         }
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return next(self.parameters()).dtype
 
 
 def _layer_deltas(
