@@ -83,7 +83,7 @@ class Engine:
         method = self._method(params)
         block = params.block_size or self.config.block_size
         self._check(prompt, params, method, block)
-        seed = params.seed if params.seed is not None else secrets.randbelow(MAX_SEED)
+        seed = params.seed if params.seed is not None else _fresh_seed(params)
         requests = [
             Request(
                 arrival=next(self._arrivals),
@@ -172,6 +172,11 @@ class Engine:
                 f"the request may need KV for {need} tokens and the cache holds {have}; "
                 "raise kv_cache_tokens or lower max_tokens",
             )
+
+
+def _fresh_seed(params: SamplingParams) -> int:
+    """Greedy picks use no noise, so they need no fresh seed."""
+    return secrets.randbelow(MAX_SEED) if params.temperature > 0 else 0
 
 
 def choice_seed(seed: int, choice: int) -> int:
