@@ -104,7 +104,7 @@ def compare(layout: Tensor, single: Tensor) -> Forced:
     Logits that are infinite or NaN in just one of them count as infinitely different.
     """
     same = (layout == single) | (layout.isnan() & single.isnan())
-    gaps = torch.where(same, 0.0, (layout - single).abs().nan_to_num(nan=torch.inf))
+    gaps = torch.where(same, 0.0, (layout - single).abs().nan_to_num(nan=torch.inf, posinf=torch.inf))
     largest = gaps.amax(1)
     position = int(largest.argmax())
     finite = single[single.isfinite()]

@@ -36,10 +36,15 @@ def note(message: str) -> None:
     err().print(message, style="dim", soft_wrap=True)
 
 
+def write(text: str) -> None:
+    """Text on stdout exactly as it is."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 def print_json(value: Mapping[str, object]) -> None:
     """The one JSON object of `--json`."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
 @contextmanager

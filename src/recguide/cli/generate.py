@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from recguide.cli.console import counting, err, note, out, print_json
+from recguide.cli.console import counting, err, note, out, print_json, write
 from recguide.cli.options import (
     ChatTemplateKwargs,
     Json,
@@ -108,8 +108,10 @@ def _streamed(llm: LLM, ids: Sequence[int], params: SamplingParams, *, show_roun
         text = painter.paint(chunk)
         if show_rounds:
             screen.print(Text(f"{len(chunk.token_ids):>3}  ", style="dim"), _on_one_line(text), sep="")
-        else:
+        elif screen.is_terminal:
             screen.print(text, end="")
+        else:
+            write(chunk.text)
         completion = chunk.completion or completion
     seconds = time.perf_counter() - start
     screen.print()
@@ -150,9 +152,8 @@ def _summarise(llm: LLM, run: Run, plain: Run | None, *, streamed: bool, show_ro
     from recguide.cli.summary import COMPUTE_BOUND, rounds_table, saved, table
 
     if not streamed:
-        for generation in run.generations:
-            for completion in generation.completions:
-                out().print(Text(completion.text), end="\n\n")
+        for completion in run.completions:
+            write(f"{completion.text}\n\n")
     screen = err()
     screen.print()
     if show_rounds:

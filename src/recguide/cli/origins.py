@@ -25,10 +25,14 @@ STYLES = {
 }
 MEANINGS = {
     Origin.ACCEPTED: "accepted draft",
-    Origin.REUSED: "accepted, drafted by a reused branch",
+    Origin.REUSED: "accepted, from a reused branch",
     Origin.CORRECTION: "correction",
-    Origin.BONUS: "bonus after a full block",
+    Origin.BONUS: "bonus",
 }
+
+
+VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+"""Control characters → their pictures: a model must not steer the terminal."""
 
 
 def legend() -> Text:
@@ -40,8 +44,9 @@ def legend() -> Text:
 class Painter:
     """Cuts the text of a stream into pieces by the tokens that made it.
 
-    The text shown is always that of the chunks; tokens only say where a colour ends, so a piece that a stop
-    string cut or that waits for the rest of a character cannot change what is printed.
+    The text shown is always that of the chunks, control characters made visible; tokens only say where a
+    colour ends, so a piece that a stop string cut or that waits for the rest of a character cannot change
+    what is printed.
     """
 
     def __init__(self, decode: Decode, prompt: Sequence[int]) -> None:
@@ -51,7 +56,7 @@ class Painter:
     def paint(self, chunk: Chunk) -> Text:
         """The chunk's text with its colours."""
         self._read(chunk)
-        painted, rest = Text(), chunk.text
+        painted, rest = Text(), chunk.text.translate(VISIBLE)
         while rest:
             length, origin = self._spans.popleft() if self._spans else (len(rest), Origin.PREFILL)
             painted.append(rest[:length], style=STYLES[origin])

@@ -15,6 +15,7 @@ COMPUTE_BOUND = (
     "Wall clock: a CPU is compute-bound, where a forward over more tokens takes longer, so fewer forwards "
     "save hardly any time; a GPU is not at low load: a hundred tokens cost about as much as one."
 )
+PLAIN = "plain AR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,29 +44,32 @@ def difference(one: Run, other: Run) -> str | None:
     return None
 
 
+FIGURES = (
+    "tokens",
+    "forwards",
+    "TPF",
+    "TPF with prefill",
+    "mean acceptance",
+    "coverage",
+    "reuse",
+    "seconds",
+    "tokens/s",
+)
+
+
 def table(runs: Sequence[Run]) -> Table:
-    """One line a method."""
-    heads = (
-        "method",
-        "tokens",
-        "forwards",
-        "TPF",
-        "TPF with prefill",
-        "mean acceptance",
-        "coverage",
-        "reuse",
-        "seconds",
-        "tokens/s",
-    )
+    """One column a method, one line a figure."""
     grid = Table(box=None, pad_edge=False, header_style="bold")
-    for head in heads:
-        grid.add_column(head, justify="left" if head == "method" else "right")
+    grid.add_column("")
     for run in runs:
-        grid.add_row(run.method, *_cells(run))
+        grid.add_column(PLAIN if run.method == "ar" else run.method, justify="right", min_width=12)
+    for figure, *cells in zip(FIGURES, *(_cells(run) for run in runs), strict=True):
+        grid.add_row(figure, *cells)
     return grid
 
 
 def _cells(run: Run) -> list[str]:
+    """One text for each of FIGURES."""
     totals = run.totals
     stats = totals.stats
     rounds = [f"{stats.mean_acceptance:.2f}", f"{stats.coverage:.0%}", f"{stats.reuse:.0%}"]
