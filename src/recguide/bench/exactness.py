@@ -19,8 +19,8 @@ from recguide.speculation.picks import PickRow, pick
 UNREACHABLE = 1e4
 """A raise that makes any token win that the request allows; a gap above it is infinite."""
 
-RESOLUTION = 1e-12
-"""Gaps are found to this precision."""
+BISECTIONS = 56
+"""Finds a gap to 1e-12."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +125,65 @@ def judge(epsilon: float, forced: Sequence[Forced], divergence: Divergence | Non
     return Verdict.TIE if explained else Verdict.BUG
 
 
-def picked(
+def gaps(
     logits: Tensor,
     params: SamplingParams,
     prompt: Sequence[int],
     text: Sequence[int],
+    positions: Sequence[int],
     vocabulary: Vocabulary,
-    *,
-    first: int = 0,
-) -> list[int]:
-    """What plain decoding picks in place of each token of `text` from index `first` on.
+) -> list[float]:
+    """How much the logit of `text`'s token at each position must rise for plain decoding to pick it there.
 
-    `logits` [len(text) − first, vocab] are those that the tokens before predict.
+    Without filters that is (z + T·G) of the token picked minus that of the text's, z being the edited logits;
+    with top-k, top-p or min-p it also covers a token that stands just outside the filter, which the
+    difference alone would not. Found by bisection over the very function that picks.
+
+    Args:
+        logits: [len(positions), vocab], what the tokens before each position predict.
+        positions: indices into `text`.
+
+    Returns 0 for a token that is picked as it is, infinity where no raise helps.
     """
-    row = PickRow(
+    rows = [_pick_row(params, prompt, text[: at + 1], first=at) for at in positions]
+    tokens = torch.tensor([text[at] for at in positions], device=logits.device)
+
+    def wins(lifts: Tensor) -> Tensor:
+        raised = logits.to(torch.float64, copy=True)
+        raised.scatter_add_(1, tokens[:, None], lifts[:, None])
+        return pick(raised, rows, vocabulary).tokens == tokens
+
+    low = torch.zeros(len(positions), dtype=torch.float64, device=logits.device)
+    high = torch.full_like(low, UNREACHABLE)
+    won, reachable = wins(low), wins(high)
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        enough = wins(middle)
+        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+    found = torch.where(won, 0.0, torch.where(reachable, high, torch.inf))
+    return [float(gap) for gap in found]
+
+
+def follow(
+    logits: Tensor, params: SamplingParams, prompt: Sequence[int], text: Sequence[int], vocabulary: Vocabulary
+) -> list[Divergence]:
+    """Every token of a text that plain decoding would not have picked after the ones before it.
+
+    `logits` [len(text), vocab] predict each token.
+    """
+    answers: list[int] = pick(logits, [_pick_row(params, prompt, text)], vocabulary).tokens.tolist()
+    strayed = [at for at, token in enumerate(text) if answers[at] != token]
+    if not strayed:
+        return []
+    behind = gaps(logits[strayed], params, prompt, text, strayed, vocabulary)
+    return [Divergence(at, answers[at], text[at], gap) for at, gap in zip(strayed, behind, strict=True)]
+
+
+def _pick_row(
+    params: SamplingParams, prompt: Sequence[int], text: Sequence[int], *, first: int = 0
+) -> PickRow:
+    """Picks in place of the tokens of `text` from index `first` on."""
+    return PickRow(
         params=params,
         prompt=prompt,
         history=text[:first],
@@ -147,49 +192,3 @@ def picked(
         count=len(text) - first,
         draft=False,
     )
-    return pick(logits, [row], vocabulary).tokens.tolist()
-
-
-def gap(
-    logits: Tensor,
-    params: SamplingParams,
-    prompt: Sequence[int],
-    history: Sequence[int],
-    token: int,
-    vocabulary: Vocabulary,
-) -> float:
-    """How much `token`'s logit must rise for plain decoding to pick it after `history`.
-
-    Without filters that is (z + T·G) of the token picked minus that of `token`, z being the edited logits;
-    with top-k, top-p or min-p it also covers a token that stands just outside the filter, which the
-    difference alone would not. Found by bisection over the very function that picks. `logits` is [vocab];
-    the result is infinite if no raise helps.
-    """
-
-    def wins(lift: float) -> bool:
-        raised = logits.to(torch.float64, copy=True)
-        raised[token] += lift
-        return picked(raised[None], params, prompt, (*history, token), vocabulary, first=len(history)) == [
-            token
-        ]
-
-    if wins(0.0):
-        return 0.0
-    if not wins(UNREACHABLE):
-        return float("inf")
-    low, high = 0.0, UNREACHABLE
-    while (middle := (low + high) / 2) not in (low, high) and high - low > RESOLUTION:
-        low, high = (low, middle) if wins(middle) else (middle, high)
-    return high
-
-
-def follow(
-    logits: Tensor, params: SamplingParams, prompt: Sequence[int], text: Sequence[int], vocabulary: Vocabulary
-) -> list[Divergence]:
-    """Every token of a text that plain decoding would not have picked after the ones before it."""
-    answers = picked(logits, params, prompt, text, vocabulary)
-    return [
-        Divergence(at, answer, token, gap(logits[at], params, prompt, text[:at], token, vocabulary))
-        for at, (answer, token) in enumerate(zip(answers, text, strict=True))
-        if answer != token
-    ]

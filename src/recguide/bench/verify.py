@@ -16,7 +16,7 @@ from recguide.bench.exactness import (
     compare,
     first_difference,
     follow,
-    gap,
+    gaps,
     judge,
     tolerance,
 )
@@ -259,11 +259,11 @@ def _held_against(
     forced.append(_forced(llm, own, variant))
     strayed = _strayed(llm, own)
     # Neither token need be the one that a row of one token picks there; both must be close to it.
-    behind = [
-        gap(own.logits[at], text.params, text.prompt, text.tokens[:at], tokens[at], llm.engine.vocabulary)
+    behind = max(
+        gaps(own.logits[[at]], text.params, text.prompt, tokens, [at], llm.engine.vocabulary)[0]
         for tokens in (text.tokens, completion.token_ids)
-    ]
-    found = Divergence(at, *_at(at, text.tokens, completion.token_ids), gap=max(behind))
+    )
+    found = Divergence(at, *_at(at, text.tokens, completion.token_ids), gap=behind)
     return forced, _with_later(found, [one for one in strayed if one.position != at])
 
 
