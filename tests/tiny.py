@@ -235,7 +235,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def byte_token(byte: int) -> str:
-    """The printable stand-in that byte-level tokenizers use: itself if printable, else the next code ≥ 256."""
+    """The stand-in of byte-level tokenizers: itself if printable, else the next code from 256."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     if byte in printable:
         return chr(byte)
@@ -260,7 +260,7 @@ def causal_mask(count: int) -> Tensor:
 
 
 def causal_logits(model: Model, tokens: Tensor, start: int = 0) -> Tensor:
-    """Logits [N, vocab] of one causal forward over tokens [N] at positions start..start + N − 1."""
+    """Logits [N, vocab] of one causal forward over tokens [N] at positions from `start`."""
     positions = torch.arange(start, start + len(tokens))
     with torch.no_grad():
         hidden = model.decoder.hidden(tokens, positions, dense_attend(causal_mask(len(tokens))))

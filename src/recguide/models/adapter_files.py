@@ -6,21 +6,18 @@ Beside PEFT's own keys the config may hold `mask_token_id`, and the tensors one 
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from recguide.core import CheckpointError
-from recguide.models.adapter import Adapter, LoraRank
-from recguide.models.config import Fields, ModelConfig
+from recguide.models.adapter import Adapter
+from recguide.models.adapter_spec import AdapterSpec
+from recguide.models.config import ModelConfig
 from recguide.models.families import family_of
 from recguide.models.layout import parts
 from recguide.models.tensors import OpenTensors, open_tensors
@@ -29,87 +26,6 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 MASK_EMBEDDING = "mask_embedding"
 PREFIX = "base_model.model."
-
-_UNDERSTOOD = frozenset(
-    (
-        "peft_type",
-        "r",
-        "lora_alpha",
-        "bias",
-        "target_modules",
-        "exclude_modules",
-        "rank_pattern",
-        "alpha_pattern",
-        "use_rslora",
-        "layers_to_transform",
-        "mask_token_id",
-    )
-)
-_HARMLESS = frozenset(
-    (
-        "task_type",
-        "base_model_name_or_path",
-        "revision",
-        "auto_mapping",
-        "inference_mode",
-        "lora_dropout",
-        "init_lora_weights",
-        "peft_version",
-        "qalora_group_size",
-        "megatron_core",
-        "loftq_config",
-        "eva_config",
-        "corda_config",
-        "runtime_config",
-        "block_sizes",
-    )
-)
-"""Keys that say where an adapter came from or how it was trained, not what it computes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    """adapter_config.json: which module gets which rank."""
-
-    fields: Fields
-    ranks: Mapping[str, object]
-    alphas: Mapping[str, object]
-
-    def lora(self, module: str) -> LoraRank:
-        """Rank and scale of a module by its full name, patterns first, as PEFT resolves them."""
-        rank = _pattern(self.ranks, module, self.fields.positive("r"))
-        alpha = _pattern(self.alphas, module, self.fields.number("lora_alpha"))
-        for name, value in (("rank_pattern", rank), ("alpha_pattern", alpha)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-                raise self.fields.fail(name, f"{value!r} for {module} is no positive number")
-        root = math.sqrt(cast("int", rank)) if self.fields.flag("use_rslora", False) else cast("int", rank)
-        return LoraRank(int(cast("int", rank)), float(cast("float", alpha)) / root)
-
-    def targets(self, layer: int, name: str) -> bool:
-        """Whether the module `name` of a layer is adapted."""
-        only = self.fields.get("layers_to_transform")
-        if only is not None and layer not in (only if isinstance(only, list) else [only]):
-            return False
-        if _matches(self.fields.get("exclude_modules"), name):
-            return False
-        wanted = self.fields.get("target_modules")
-        return wanted == "all-linear" or _matches(wanted, name)
-
-
-def _pattern(patterns: Mapping[str, object], module: str, default: object) -> object:
-    for pattern, value in patterns.items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return value
-    return default
-
-
-def _matches(wanted: object, name: str) -> bool:
-    """A list matches whole trailing components, a string is a regular expression for the whole name."""
-    if isinstance(wanted, str):
-        return re.fullmatch(wanted, name) is not None
-    if isinstance(wanted, list):
-        return any(name == suffix or name.endswith(f".{suffix}") for suffix in cast("list[str]", wanted))
-    return False
 
 
 def load_adapter(
@@ -120,7 +36,7 @@ def load_adapter(
     Raises CheckpointError naming file and tensor (or field) for what is missing, unexpected, misshapen or not
     supported, and for an adapter of another model.
     """
-    spec = _read_spec(folder / CONFIG)
+    spec = AdapterSpec.read(folder / CONFIG)
     names = family_of(config.family).names
     ranks = {
         (layer, part.module): spec.lora(names.module(layer, part.module))
@@ -137,42 +53,12 @@ def load_adapter(
             config,
             ranks,
             mask_embedding=MASK_EMBEDDING in tensors.names,
-            mask_token_id=_mask_token(spec.fields, config),
+            mask_token_id=spec.mask_token(config),
             dtype=dtype,
             device=torch.device(device),
         )
         _fill(adapter, tensors)
     return adapter
-
-
-def _read_spec(file: Path) -> _Spec:
-    fields = Fields.read(file)
-    if fields.text("peft_type") != "LORA":
-        raise fields.fail("peft_type", f"{fields.text('peft_type')!r} is not supported; LORA is")
-    fields.refuse("bias", "none")
-    for name in fields.names:
-        # PEFT writes all of its options; those at rest change nothing.
-        if name not in _UNDERSTOOD | _HARMLESS and fields.get(name):
-            raise fields.fail(name, f"{fields.get(name)!r} is not supported by RecGuide's adapters")
-    patterns = [fields.object(name) for name in ("rank_pattern", "alpha_pattern")]
-    ranks, alphas = ({} if p is None else {name: p.get(name) for name in p.names} for p in patterns)
-    return _Spec(fields, ranks, alphas)
-
-
-def _mask_token(fields: Fields, config: ModelConfig) -> int | None:
-    token = fields.token("mask_token_id")
-    if token is None:
-        return None
-    if not 0 <= token < config.vocab_size:
-        raise fields.fail(
-            "mask_token_id", f"{token} lies outside the vocabulary of {config.vocab_size} tokens"
-        )
-    if config.mask_token_id not in (None, token):
-        raise fields.fail(
-            "mask_token_id",
-            f"{token} is not the model's ({config.mask_token_id}); the adapter is another model's",
-        )
-    return token
 
 
 def _fill(adapter: Adapter, tensors: OpenTensors) -> None:

@@ -32,19 +32,48 @@ class Family:
     names: TensorNames
 
 
-def read_rope(fields: Fields, default_theta: float | None = None) -> RopeConfig:
-    """Rotary encoding from `rope_parameters` (or the older `rope_scaling`), theta there or at top level."""
+_SCALING_FIELDS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": (
+        "factor",
+        "original_max_position_embeddings",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "attention_factor",
+        "truncate",
+    ),
+}
+_COMMON_FIELDS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+
+
+def read_rope(
+    fields: Fields, default_theta: float | None = None, family_fields: tuple[str, ...] = ()
+) -> RopeConfig:
+    """Rotary encoding from `rope_parameters` (or the older `rope_scaling`), theta there or at top level.
+
+    `family_fields` are entries that the family reads itself; any other that is not understood is refused.
+    """
     nested = fields.object("rope_parameters") or fields.object("rope_scaling")
     if nested is None:
         return RopeConfig(theta=fields.number("rope_theta", default_theta))
     source = nested if nested.get("rope_theta") is not None else fields
     theta = source.number("rope_theta", default_theta)
-    return RopeConfig(theta=theta, scaling=_read_scaling(nested))
+    return RopeConfig(theta=theta, scaling=_read_scaling(nested, family_fields))
 
 
-def _read_scaling(rope: Fields) -> LinearScaling | Llama3Scaling | YarnScaling | None:
+def _read_scaling(
+    rope: Fields, family_fields: tuple[str, ...]
+) -> LinearScaling | Llama3Scaling | YarnScaling | None:
     rope.refuse("partial_rotary_factor", 1, 1.0)
     kind = rope.text("rope_type", rope.text("type", "default"))
+    understood = (*_COMMON_FIELDS, *_SCALING_FIELDS.get(kind, rope.names), *family_fields)
+    for name in rope.names:
+        if name not in understood:
+            rope.refuse(name)
     match kind:
         case "default":
             return None

@@ -19,9 +19,9 @@ def _read_nemotron_labs_diffusion(fields: Fields) -> ModelConfig:
         raise fields.fail(
             "mask_token_id", f"{fields.get('mask_token_id')} is no token; this family cannot draft"
         )
-    return read_decoder(
-        fields, rope=read_rope(fields), query_scale=_read_query_scale(fields), native_drafts=True
-    )
+    # The file may repeat max_position_embeddings beside the scaling; it changes nothing.
+    rope = read_rope(fields, family_fields=("llama_4_scaling_beta", "max_position_embeddings"))
+    return read_decoder(fields, rope=rope, query_scale=_read_query_scale(fields), native_drafts=True)
 
 
 def _read_query_scale(fields: Fields) -> QueryScale | None:
