@@ -95,6 +95,8 @@ class AdapterSpec:
             raise self.fields.fail(
                 "mask_token_id", f"{token} lies outside the vocabulary of {config.vocab_size} tokens"
             )
+        if token in config.reserved_token_ids:
+            raise self.fields.fail("mask_token_id", f"{token} begins or ends texts; it cannot be the mask")
         if config.mask_token_id not in (None, token):
             raise self.fields.fail(
                 "mask_token_id",

@@ -102,6 +102,11 @@ class ModelConfig:
     native_drafts: bool
 
     @property
+    def reserved_token_ids(self) -> tuple[int, ...]:
+        """Ids that begin or end texts: never a mask token."""
+        return self.eos_token_ids if self.bos_token_id is None else (self.bos_token_id, *self.eos_token_ids)
+
+    @property
     def query_size(self) -> int:
         """Width of all query heads."""
         return self.heads * self.head_dim

@@ -31,11 +31,20 @@ def read_config(folder: Path) -> ModelConfig:
         raise CheckpointError(f"{fields.file}: {error}") from None
     config = family.read(fields)
     generation = folder / "generation_config.json"
-    if not generation.is_file():
-        return config
-    generation_fields = Fields.read(generation)
-    eos = generation_fields.tokens("eos_token_id")
+    if generation.is_file():
+        config = _with_generation(config, Fields.read(generation))
+    if config.mask_token_id is not None and config.mask_token_id in config.reserved_token_ids:
+        raise fields.fail(
+            "mask_token_id", f"{config.mask_token_id} begins or ends texts; it cannot be the mask"
+        )
+    return config
+
+
+def _with_generation(config: ModelConfig, generation: Fields) -> ModelConfig:
+    eos = generation.tokens("eos_token_id")
     for token in eos:
         if not 0 <= token < config.vocab_size:
-            raise generation_fields.fail("eos_token_id", f"{token} lies outside the vocabulary")
+            raise generation.fail(
+                "eos_token_id", f"{token} lies outside the vocabulary of {config.vocab_size} tokens"
+            )
     return replace(config, eos_token_ids=eos) if eos else config

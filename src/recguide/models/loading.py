@@ -149,16 +149,16 @@ def load(
         if adapter_folder is None
         else adapter_files.load_adapter(adapter_folder, config, precision, where)
     )
-    tokenizer = Tokenizer.load(folder)
-    check_tokenizer(tokenizer, config, folder)
-    return Model(
+    model = Model(
         name=folder.resolve().name if Path(source).expanduser().is_dir() else source,
         config=config,
         decoder=decoder,
         adapter=loaded,
-        tokenizer=tokenizer,
+        tokenizer=Tokenizer.load(folder),
         fingerprint=_fingerprint(folder, adapter_folder),
     )
+    _check_tokenizer(model, folder / "tokenizer.json")
+    return model
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -200,9 +200,10 @@ def _adapter_folder(source: str, folder: Path, adapter: str | None) -> Path | No
     return own if own.is_dir() else None
 
 
-def check_tokenizer(tokenizer: Tokenizer, config: ModelConfig, folder: Path) -> None:
-    """A tokenizer larger than the embedding, or without the model's special tokens, is another model's."""
-    file = folder / "tokenizer.json"
+def _check_tokenizer(model: Model, file: Path) -> None:
+    """Refuses a tokenizer that cannot be the model's, and a mask token that texts consist of."""
+    tokenizer, config = model.tokenizer, model.config
+    assert tokenizer is not None
     if tokenizer.size > config.vocab_size:
         raise CheckpointError(
             f"{file} has {tokenizer.size} tokens, but the embedding has {config.vocab_size} rows; it is "
@@ -214,6 +215,12 @@ def check_tokenizer(tokenizer: Tokenizer, config: ModelConfig, folder: Path) -> 
                 f"{file} has {tokenizer.size} tokens, but config.json ends texts with token {token}; it is "
                 "another model's tokenizer"
             )
+    mask = model.mask_token_id
+    if mask is not None and mask < tokenizer.size and mask not in tokenizer.special_ids:
+        raise CheckpointError(
+            f"{file}: mask_token_id {mask} is the ordinary token {tokenizer.token(mask)!r}, which could then "
+            "never be emitted; a mask token is a special or unused one"
+        )
 
 
 def _fingerprint(folder: Path, adapter_folder: Path | None) -> str:

@@ -35,7 +35,7 @@ def resolve(source: str, revision: str | None = None, progress: Progress = ignor
     Raises ParameterError if the source is none of these, CheckpointError if it cannot be fetched.
     """
     folder = Path(source).expanduser()
-    if folder.is_dir():
+    if source and folder.is_dir():
         _refuse_revision(source, revision)
         return folder
     if source == demo.NAME:

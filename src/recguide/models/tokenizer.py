@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 Message = Mapping[str, object]
 """One chat turn: role and content, as the model's template expects them."""
 
+_OWN_ARGUMENTS = ("messages", "add_generation_prompt", "continue_final_message", "tokenize")
+"""What `render` passes itself."""
+
 
 class Tokenizer:
     """A fast tokenizer read from tokenizer.json."""
@@ -69,7 +72,7 @@ class Tokenizer:
                 "messages", f"{self.name} has no chat template (a base model?); send a prompt"
             )
         for name in chat_template_kwargs:
-            if not re.search(rf"\b{re.escape(name)}\b", template):
+            if name in _OWN_ARGUMENTS or not re.search(rf"\b{re.escape(name)}\b", template):
                 raise ParameterError(
                     "chat_template_kwargs", f"the chat template of {self.name} knows no {name!r}; drop it"
                 )
