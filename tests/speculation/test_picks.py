@@ -150,6 +150,14 @@ def causal(params, prompt=(1,), history=(), extra=(), count=1):
     return PickRow(params, prompt, history, extra, len(prompt) + len(history), count, draft=False)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_slots_no_picks(temperature):
+    row = replace(causal(plain(temperature=temperature, seed=1)), count=0)
+    for rows in ([], [row]):
+        found = pick(torch.empty(0, SIZE), rows, VOCABULARY)
+        assert found.tokens.shape == found.p1.shape == found.entropy.shape == (0,)
+
+
 def test_greedy_takes_the_lowest_of_equals_and_never_the_mask():
     logits = torch.zeros(1, SIZE)
     logits[0, [7, 9, 20]] = torch.tensor([5.0, 3.0, 3.0])

@@ -8,12 +8,19 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from recguide.core import RecGuideError, SamplingParams
+from recguide.speculation.field import Field
 from recguide.speculation.noise import LuckyTokens, gumbel
-from recguide.speculation.race import race
+from recguide.speculation.race import LEADERS, Lane, race
 
 
 def sampling(temperature, seed=9, **rest):
     return SamplingParams(temperature=temperature, seed=seed, **rest)
+
+
+def run(z, params, positions, luck):
+    """The race of all slots of z, without a mask token."""
+    lanes = [Lane(i, *lane) for i, lane in enumerate(zip(params, positions, strict=True))]
+    return race(Field(z, None), lanes, luck)
 
 
 def whole(z, params, positions):
@@ -45,10 +52,10 @@ def test_skipping_hopeless_tokens_changes_nothing(seed, width, spread, temperatu
     positions = [position, position + 1, position + 2]
     expected = whole(z, params, positions)
     luck = LuckyTokens(width)
-    assert torch.equal(race(z, params, positions, luck).tokens, expected)
+    assert torch.equal(run(z, params, positions, luck).winners, expected)
     for at in positions:
         luck.at(seed, at)
-    assert torch.equal(race(z, params, positions, luck).tokens, expected)
+    assert torch.equal(run(z, params, positions, luck).winners, expected)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 1.5])
@@ -58,31 +65,42 @@ def test_skipping_changes_nothing_in_a_wide_vocabulary(temperature, spread, skew
     params, positions = [sampling(temperature)] * 4, [50, 51, 52, 53]
     expected = whole(z, params, positions)
     luck = LuckyTokens(49_152)
-    assert torch.equal(race(z, params, positions, luck).tokens, expected)
+    assert torch.equal(run(z, params, positions, luck).winners, expected)
     luck.at(9, 51)
-    assert torch.equal(race(z, params, positions, luck).tokens, expected)
+    assert torch.equal(run(z, params, positions, luck).winners, expected)
 
 
-def test_noise_of_leaders_and_winner_is_reported():
+def test_scores_of_leaders_and_winner_are_reported():
     z = logits(2, 4096, 3.0, 1)
-    found = race(z, [sampling(1.0)] * 2, [4, 5], LuckyTokens(4096))
+    found = run(z, [sampling(0.5)] * 2, [4, 5], LuckyTokens(4096))
     for i, position in enumerate((4, 5)):
-        expected = gumbel(torch.tensor([9]), torch.tensor([position]), torch.arange(4096))[0]
-        assert torch.equal(found.noise[i], expected[found.ids[i]])
-        assert found.own[i] == expected[found.tokens[i]]
-        assert set(found.ids[i].tolist()) == set(z[i].topk(64).indices.tolist())
+        noise = gumbel(torch.tensor([9]), torch.tensor([position]), torch.arange(4096))[0]
+        scores = z[i].double() / 0.5 + noise
+        assert torch.equal(found.scores[i], scores[found.tokens[i]])
+        assert found.best[i] == scores.max() == scores[found.winners[i]]
+        assert set(found.tokens[i].tolist()) == set(z[i].topk(LEADERS).indices.tolist())
 
 
 def test_banned_tokens_never_win():
     z = torch.full((200, 100), float("-inf"))
     z[:, 70:73] = 0.0
-    found = race(z, [sampling(100.0)] * 200, list(range(200)), LuckyTokens(100))
-    assert set(found.tokens.tolist()) == {70, 71, 72}
+    found = run(z, [sampling(100.0)] * 200, list(range(200)), LuckyTokens(100))
+    assert set(found.winners.tolist()) == {70, 71, 72}
+
+
+def test_the_mask_token_never_wins():
+    z = torch.randn(50, 700, generator=torch.Generator().manual_seed(1))
+    z[:, 66] = 5.0
+    params = [sampling(2.0)] * 50
+    lanes = [Lane(i, params[i], i) for i in range(50)]
+    found = race(Field(z, 66), lanes, LuckyTokens(700)).winners
+    z[:, 66] = float("-inf")
+    assert torch.equal(found, whole(z, params, list(range(50))))
 
 
 def test_a_missing_seed_is_an_error():
     with pytest.raises(RecGuideError, match="seed"):
-        race(torch.zeros(1, 4), [SamplingParams(temperature=1.0)], [0], LuckyTokens(4))
+        run(torch.zeros(1, 4), [SamplingParams(temperature=1.0)], [0], LuckyTokens(4))
 
 
 def draws(z, params, count):
@@ -91,7 +109,7 @@ def draws(z, params, count):
     luck = LuckyTokens(len(z), positions=1)
     for start in range(0, count, 50):
         positions = list(range(start, min(start + 50, count)))
-        found.append(race(z.expand(len(positions), -1), [params] * len(positions), positions, luck).tokens)
+        found.append(run(z.expand(len(positions), -1), [params] * len(positions), positions, luck).winners)
     return torch.cat(found)
 
 

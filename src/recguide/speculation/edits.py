@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from recguide.core import ParameterError, SamplingParams, Vocabulary
-
-NEVER = float("-inf")
+from recguide.speculation.field import NEVER
 
 
 def validate(params: SamplingParams, vocabulary: Vocabulary) -> None:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from recguide.core import RecGuideError, SamplingParams, Vocabulary
-from recguide.speculation.edits import NEVER, edit, edits_logits, validate
-from recguide.speculation.leaders import first_largest
+from recguide.speculation.edits import edit, edits_logits, validate
+from recguide.speculation.field import Field
 from recguide.speculation.noise import LuckyTokens
-from recguide.speculation.race import Race, race
-from recguide.speculation.statistics import draft_statistics, entropy, logprobs
+from recguide.speculation.race import Lane, Race, race
+from recguide.speculation.statistics import Leading, draft_statistics, entropy, logprobs
 
 __all__ = ["BadLogits", "PickRow", "Picks", "logprobs", "pick", "validate"]
 
@@ -87,57 +87,53 @@ def pick(
     owners = [row for row in rows for _ in range(row.count)]
     if len(owners) != len(logits):
         raise RecGuideError(f"logits: {len(logits)} given for {len(owners)} slots")
-    causal = [i for i, row in enumerate(owners) if not row.draft]
-    drafts = [i for i, row in enumerate(owners) if row.draft]
-
-    z = logits if vocabulary.mask is None else _without(logits, vocabulary.mask)
-    certainty = logits.new_zeros(len(owners), dtype=torch.float32)
-    if causal:
-        certainty[causal] = entropy(_some(z, causal)).float()
-    z = _edited(z, logits, rows, vocabulary)
-    peaks, tokens = first_largest(z)
+    raw = Field(logits, vocabulary.mask)
+    peaks, tokens = raw.first()
+    certainty = torch.zeros_like(peaks, dtype=torch.float32)
+    causal = _indices([not row.draft for row in owners], logits.device)
+    if len(causal):
+        certainty[causal] = entropy(raw, causal, peaks[causal]).float()
+    field = _edited(raw, logits, rows, vocabulary)
+    if field is not raw:
+        peaks, tokens = field.first()
     _check(peaks, rows)
-    drawn = [i for i, row in enumerate(owners) if row.params.temperature > 0]
-    if drawn:
-        params = [owners[i].params for i in drawn]
-        positions = [row.position + offset for row in rows for offset in range(row.count)]
-        luck = luck or LuckyTokens(logits.shape[1], device=logits.device)
-        drawing = race(_some(z, drawn), params, [positions[i] for i in drawn], luck)
-        tokens[drawn] = drawing.tokens
-        if any(owners[i].draft for i in drawn):
-            z = _with_noise(z, drawing, drawn, params)
+
+    drafts: list[tuple[Tensor, Leading]] = []
+    greedy = _indices([row.draft and row.params.temperature == 0 for row in owners], logits.device)
+    if len(greedy):
+        drafts.append((greedy, _leading(field, greedy, peaks, tokens, vocabulary)))
+    positions = [row.position + offset for row in rows for offset in range(row.count)]
+    lanes = [Lane(i, row.params, positions[i]) for i, row in enumerate(owners) if row.params.temperature > 0]
+    if lanes:
+        drawing = race(field, lanes, luck or LuckyTokens(vocabulary.size, device=logits.device))
+        tokens[torch.tensor([lane.slot for lane in lanes], device=logits.device)] = drawing.winners
+        drafts.append(_leading_drawn(drawing, lanes, owners))
 
     p1, p2, candidates = torch.zeros_like(certainty), torch.zeros_like(certainty), torch.zeros_like(tokens)
-    if drafts:
-        found = draft_statistics(_some(z, drafts), tokens[drafts], vocabulary)
-        p1[drafts], p2[drafts], candidates[drafts] = found.p1.float(), found.p2.float(), found.candidates
+    for slots, leading in drafts:
+        if len(slots):
+            found = draft_statistics(field, slots, peaks[slots], leading, vocabulary)
+            p1[slots], p2[slots] = found.p1.float(), found.p2.float()
+            candidates[slots] = found.candidates
     return Picks(tokens, p1, p2, candidates, certainty)
 
 
-def _some(z: Tensor, slots: Sequence[int]) -> Tensor:
-    """The slots' logits, as a view if they follow one another."""
-    if slots[-1] - slots[0] == len(slots) - 1:
-        return z[slots[0] : slots[-1] + 1]
-    return z[torch.tensor(slots, device=z.device)]
+def _indices(flags: Sequence[bool], device: torch.device) -> Tensor:
+    return torch.tensor([i for i, flag in enumerate(flags) if flag], dtype=torch.int64, device=device)
 
 
-def _without(logits: Tensor, token: int) -> Tensor:
-    z = logits.clone()
-    z[:, token] = NEVER
-    return z
-
-
-def _edited(z: Tensor, logits: Tensor, rows: Sequence[PickRow], vocabulary: Vocabulary) -> Tensor:
-    """Edits the rows that ask for it; z itself, or a copy where z is still the caller's `logits`."""
-    start = 0
+def _edited(raw: Field, logits: Tensor, rows: Sequence[PickRow], vocabulary: Vocabulary) -> Field:
+    """The field after the edits that rows ask for; `raw` itself if none does."""
+    if not any(edits_logits(row.params) for row in rows):
+        return raw
+    z, start = logits.clone(), 0
     for row in rows:
         end = start + row.count
         if edits_logits(row.params):
-            z = z.clone() if z is logits else z
             emitted = row.position - len(row.prompt)
             edit(z[start:end], row.params, vocabulary, row.prompt, row.history, row.extra, emitted)
         start = end
-    return z
+    return Field(z, vocabulary.mask)
 
 
 def _check(peaks: Tensor, rows: Sequence[PickRow]) -> None:
@@ -149,16 +145,22 @@ def _check(peaks: Tensor, rows: Sequence[PickRow]) -> None:
     raise BadLogits(owners[~finite.cpu()].unique().tolist())
 
 
-def _with_noise(z: Tensor, drawing: Race, drawn: Sequence[int], params: Sequence[SamplingParams]) -> Tensor:
-    """A copy of z with T·G added for the leading tokens and the winner of every drawn slot.
+def _leading(field: Field, drafts: Tensor, peaks: Tensor, tokens: Tensor, vocabulary: Vocabulary) -> Leading:
+    """What leads in draft slots whose pick is the most likely token: enough to find one that may be tried."""
+    values, leaders = field.leaders(drafts, min(2 + len(vocabulary.eos), field.width))
+    return Leading(leaders, values.double(), tokens[drafts], peaks[drafts].double())
 
-    The others keep G = 0: only statistics see this, and they must not depend on which tokens the race looked
-    at.
-    """
-    ids = torch.cat([drawing.ids, drawing.tokens[:, None]], dim=1)
-    noise = torch.cat([drawing.noise, drawing.own[:, None]], dim=1)
-    scale = torch.tensor([slot.temperature for slot in params], dtype=noise.dtype, device=z.device)
-    slots = torch.tensor(drawn, device=z.device)[:, None]
-    noisy = z.clone()
-    noisy[slots, ids] = (z[slots, ids].double() + scale[:, None] * noise).to(z.dtype)
-    return noisy
+
+def _leading_drawn(drawing: Race, lanes: Sequence[Lane], owners: Sequence[PickRow]) -> tuple[Tensor, Leading]:
+    """The draft slots among the lanes, and what leads there: T times the scores of the race."""
+    mine = _indices([owners[lane.slot].draft for lane in lanes], drawing.winners.device)
+    slots = torch.tensor([lane.slot for lane in lanes], device=mine.device)[mine]
+    t = torch.tensor([lane.params.temperature for lane in lanes], dtype=torch.float64, device=mine.device)[
+        mine
+    ]
+    return slots, Leading(
+        tokens=drawing.tokens[mine],
+        scores=t[:, None] * drawing.scores[mine],
+        picked=drawing.winners[mine],
+        reached=t * drawing.best[mine],
+    )

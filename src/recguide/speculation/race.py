@@ -13,125 +13,146 @@ import torch
 from torch import Tensor
 
 from recguide.core import RecGuideError, SamplingParams
+from recguide.speculation.field import NEVER, Field
 from recguide.speculation.filters import filters, kept
-from recguide.speculation.leaders import leaders
 from recguide.speculation.noise import LARGEST, LUCK, LuckyTokens, gumbel
 
-LEADERS = 64
-MANY = 1 / 8
+LEADERS = 32
+MANY = 1 / 32
 """Share of the vocabulary from which on the tokens that could win are narrowed down to the lucky ones."""
 
 
 @dataclass(frozen=True, slots=True)
+class Lane:
+    """One slot of the field that a token is drawn for; temperature > 0 and the sampling seed set."""
+
+    slot: int
+    params: SamplingParams
+    position: int
+
+    @property
+    def seed(self) -> int:
+        if self.params.seed is None:
+            raise RecGuideError(
+                "seed: a request with temperature > 0 reached its picks without a sampling seed"
+            )
+        return self.params.seed
+
+
+@dataclass(frozen=True, slots=True)
 class Race:
-    """What became of `S` slots.
+    """What became of S lanes. A score is z ÷ temperature + G, in float64.
 
     Attributes:
-        tokens: [S] int64, the winners.
-        ids: [S, n] int64, the most likely tokens of each slot.
-        noise: [S, n] float64, their G.
-        own: [S] float64, the winners' G.
+        winners: [S] int64.
+        best: [S] the winners' scores.
+        tokens: [S, n] the most likely tokens.
+        scores: [S, n] their scores, whatever the filters say of them.
     """
 
+    winners: Tensor
+    best: Tensor
     tokens: Tensor
-    ids: Tensor
-    noise: Tensor
-    own: Tensor
+    scores: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class _Entrants:
-    """Tokens of slot `slot` that may win, [n], and their G if it is known."""
+    """Tokens [n] of lane number `lane` that may win, and their G if it is known."""
 
-    slot: int
-    ids: Tensor
+    lane: int
+    tokens: Tensor
     noise: Tensor | None = None
 
 
-def race(z: Tensor, params: Sequence[SamplingParams], positions: Sequence[int], luck: LuckyTokens) -> Race:
-    """Draws one token for every slot.
+def race(field: Field, lanes: Sequence[Lane], luck: LuckyTokens) -> Race:
+    """Draws one token for every lane.
 
     Args:
-        z: [S, V] edited logits, −inf or finite, one finite in each row at least.
-        params: of each slot; temperature > 0 and sampling seed set.
-        positions: absolute position of each slot's token.
+        field: edited logits, −inf or finite, one finite in each slot at least.
+        lanes: one or more.
         luck: remembers lucky tokens.
     """
-    seeds = torch.tensor([_seed(slot) for slot in params], device=z.device)
-    times = torch.tensor(positions, device=z.device)
-    temperatures = torch.tensor([slot.temperature for slot in params], dtype=torch.float64, device=z.device)
-    values, ids = leaders(z, min(LEADERS, z.shape[1]))
+    device = field.z.device
+    slots = torch.tensor([lane.slot for lane in lanes], device=device)
+    temperatures = torch.tensor(
+        [lane.params.temperature for lane in lanes], dtype=torch.float64, device=device
+    )
+    values, tokens = field.leaders(slots, min(LEADERS, field.width))
     x = values.double() / temperatures[:, None]
-    noise = gumbel(seeds, times, ids)
-    best, last = (x + noise).amax(1).tolist(), x[:, -1].tolist()
-
+    scores = x + gumbel(*_counters(lanes, device), tokens)
+    best, leader = scores.max(1)
+    winners = tokens.gather(1, leader[:, None]).squeeze(1)
+    filtered = torch.tensor([i for i, lane in enumerate(lanes) if filters(lane.params)], dtype=torch.int64)
     entrants: list[_Entrants] = []
-    for i, slot in enumerate(params):
-        if filters(slot):
-            entrants.append(_Entrants(i, kept(z[i], slot)))
-            continue
-        entrants.append(_Entrants(i, ids[i], noise[i]))
-        if last[i] > best[i] - LARGEST and ids.shape[1] < z.shape[1]:
-            entrants += _challengers(i, z[i], slot, positions[i], best[i], last[i], luck)
-
-    slots = torch.tensor([entrant.slot for entrant in entrants], device=z.device)
-    lengths = torch.tensor([len(entrant.ids) for entrant in entrants], device=z.device)
-    slots = slots.repeat_interleave(lengths)
-    tokens = torch.cat([entrant.ids for entrant in entrants])
-    scores = z[slots, tokens].double() / temperatures[slots] + _noise_of(entrants, params, positions)
-    winners = _winners(slots, tokens, scores, len(z))
-    return Race(tokens=winners, ids=ids, noise=noise, own=gumbel(seeds, times, winners[:, None]).squeeze(1))
-
-
-def _seed(params: SamplingParams) -> int:
-    if params.seed is None:
-        raise RecGuideError("seed: a request with temperature > 0 reached its picks without a sampling seed")
-    return params.seed
+    if len(filtered):
+        best[filtered] = NEVER
+        tokens_kept = kept(field, slots[filtered], [lanes[i].params for i in filtered.tolist()])
+        entrants += map(_Entrants, filtered.tolist(), tokens_kept)
+    for i, (lane, score, last) in enumerate(zip(lanes, best.tolist(), x[:, -1].tolist(), strict=True)):
+        if score > NEVER and last > score - LARGEST and tokens.shape[1] < field.width:
+            entrants += _challengers(field, i, lane, score, last, luck)
+    if entrants:
+        winners, best = _overtake(field, lanes, slots, temperatures, entrants, winners, best)
+    return Race(winners, best, tokens, scores)
 
 
 def _challengers(
-    i: int, z: Tensor, params: SamplingParams, position: int, best: float, last: float, luck: LuckyTokens
+    field: Field, i: int, lane: Lane, best: float, last: float, luck: LuckyTokens
 ) -> Iterator[_Entrants]:
-    """Tokens of one slot beyond its leaders that may score at least `best`; `last` bounds their x."""
-    seed = _seed(params)
-    if (seed, position) not in luck:
-        near = _at_least(z, (best - LARGEST) * params.temperature)
-        if len(near) < MANY * len(z):
+    """Tokens beyond the leaders that may score more than `best`; `last` bounds their z ÷ temperature."""
+    if (lane.seed, lane.position) not in luck:
+        near = field.at_least(lane.slot, (best - LARGEST) * lane.params.temperature)
+        if len(near) < MANY * field.width:
             yield _Entrants(i, near)
             return
-    yield _Entrants(i, *luck.at(seed, position))
+    yield _Entrants(i, *luck.at(lane.seed, lane.position))
     if last > best - LUCK:
-        yield _Entrants(i, _at_least(z, (best - LUCK) * params.temperature))
+        yield _Entrants(i, field.at_least(lane.slot, (best - LUCK) * lane.params.temperature))
 
 
-def _at_least(z: Tensor, bound: float) -> Tensor:
-    """Ids of tokens whose logit reaches the bound, with a little room for rounding."""
-    return (z >= bound - 1e-5 * (1 + abs(bound))).nonzero().squeeze(1)
+def _overtake(
+    field: Field,
+    lanes: Sequence[Lane],
+    slots: Tensor,
+    temperatures: Tensor,
+    entrants: Sequence[_Entrants],
+    winners: Tensor,
+    best: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Winners and best scores after the entrants have run too; the lowest token wins among equals."""
+    lengths = torch.tensor([len(entrant.tokens) for entrant in entrants], device=slots.device)
+    lane = torch.tensor([entrant.lane for entrant in entrants], device=slots.device).repeat_interleave(
+        lengths
+    )
+    tokens = torch.cat([entrant.tokens for entrant in entrants])
+    noise = _noise(lanes, entrants)
+    # Most are out of the race by what their neighbours' largest logit allows, without a look at their own.
+    ceilings = field.ceilings(slots[lane], tokens).double() / temperatures[lane] + noise
+    alive = (ceilings > best[lane]).nonzero().squeeze(1)
+    lane, tokens, noise = lane[alive], tokens[alive], noise[alive]
+    scores = field.at(slots[lane], tokens).double() / temperatures[lane] + noise
+    reached = best.scatter_reduce(0, lane, scores, "amax")
+    tied = tokens.masked_fill(scores < reached[lane], field.width)
+    first = torch.full_like(winners, field.width).scatter_reduce(0, lane, tied, "amin")
+    return torch.where(reached > best, first, winners), reached
 
 
-def _noise_of(
-    entrants: Sequence[_Entrants], params: Sequence[SamplingParams], positions: Sequence[int]
-) -> Tensor:
-    """G of all entrants, [F]; what is not known is computed together."""
+def _noise(lanes: Sequence[Lane], entrants: Sequence[_Entrants]) -> Tensor:
+    """G of all entrants, one after another; what is not known is computed together."""
     unknown = [entrant for entrant in entrants if entrant.noise is None]
+    computed: Iterator[Tensor] = iter(())
     if unknown:
-        device = unknown[0].ids.device
-        lengths = torch.tensor([len(entrant.ids) for entrant in unknown], device=device)
-        seeds = torch.tensor([_seed(params[entrant.slot]) for entrant in unknown], device=device)
-        times = torch.tensor([positions[entrant.slot] for entrant in unknown], device=device)
-        found = gumbel(
-            seeds.repeat_interleave(lengths),
-            times.repeat_interleave(lengths),
-            torch.cat([entrant.ids for entrant in unknown])[:, None],
-        )
-        computed = iter(found.squeeze(1).split(lengths.tolist()))
-    else:
-        computed = iter(())
+        tokens = torch.cat([entrant.tokens for entrant in unknown])
+        lengths = [len(entrant.tokens) for entrant in unknown]
+        repeats = torch.tensor(lengths, device=tokens.device)
+        seeds, positions = _counters([lanes[entrant.lane] for entrant in unknown], tokens.device)
+        g = gumbel(seeds.repeat_interleave(repeats), positions.repeat_interleave(repeats), tokens[:, None])
+        computed = iter(g.squeeze(1).split(lengths))
     return torch.cat([next(computed) if entrant.noise is None else entrant.noise for entrant in entrants])
 
 
-def _winners(slots: Tensor, tokens: Tensor, scores: Tensor, count: int) -> Tensor:
-    """Token with the highest score in each of `count` slots, the lowest id among equals."""
-    best = scores.new_full((count,), float("-inf")).scatter_reduce(0, slots, scores, "amax")
-    tied = torch.where(scores == best[slots], tokens, torch.iinfo(tokens.dtype).max)
-    return tied.new_full((count,), torch.iinfo(tokens.dtype).max).scatter_reduce(0, slots, tied, "amin")
+def _counters(lanes: Sequence[Lane], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Sampling seeds and positions, [S] int64 each."""
+    seeds = torch.tensor([lane.seed for lane in lanes], device=device)
+    return seeds, torch.tensor([lane.position for lane in lanes], device=device)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from recguide.core import TokenLogprobs, Vocabulary
-from recguide.speculation.leaders import leaders
+from recguide.speculation.field import NEVER, Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,32 +20,75 @@ class DraftStatistics:
     candidates: Tensor
 
 
-def draft_statistics(z: Tensor, picked: Tensor, vocabulary: Vocabulary) -> DraftStatistics:
-    """Statistics of softmax(z), z [D, V] being logits + T·G without the mask token, for picks [D].
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """What statistics look at in draft slots [D]: the most likely tokens and the picked one.
 
-    p2 may be an end-of-sequence token's; the candidate is neither that, nor the picked token, nor the mask.
+    Attributes:
+        tokens: [D, n] most likely tokens.
+        scores: [D, n] float64, their z + T·G.
+        picked: [D] the picks, among `tokens` or not.
+        reached: [D] float64, z + T·G of the picks.
     """
-    count = min(2 + len(vocabulary.eos), z.shape[1])
-    values, ids = leaders(z, count)
-    total = z.logsumexp(1)
-    other = ids != picked[:, None]
-    first = other.long().argmax(1, keepdim=True)
-    allowed = other & ~torch.isin(ids, torch.tensor(vocabulary.eos, dtype=torch.int64, device=z.device))
-    free = allowed.long().argmax(1, keepdim=True)
-    return DraftStatistics(
-        p1=(z.gather(1, picked[:, None]).squeeze(1) - total).exp(),
-        p2=(values.gather(1, first).squeeze(1) - total).exp(),
-        candidates=ids.gather(1, free).squeeze(1),
-    )
+
+    tokens: Tensor
+    scores: Tensor
+    picked: Tensor
+    reached: Tensor
 
 
-def entropy(z: Tensor) -> Tensor:
-    """Entropy of softmax(z) in nats, [C] for z [C, V]; −inf logits count for nothing."""
-    # Below −200 a probability is 0 and so is its share; clamping spares 0 · ∞.
-    x = (z - z.amax(1, keepdim=True)).clamp_(min=-200.0)
-    p = x.exp()
-    total = p.sum(1)
-    return total.log() - p.mul_(x).sum(1) / total
+def draft_statistics(
+    field: Field, slots: Tensor, peaks: Tensor, leading: Leading, vocabulary: Vocabulary
+) -> DraftStatistics:
+    """Statistics of softmax(z + T·G) at slots [D] of the field, whose largest logits are `peaks` [D].
+
+    z is edited, not filtered. Tokens that are neither leading nor picked count with G = 0: for the
+    statistics alone it is not worth computing. p2 may be an end-of-sequence token's; the candidate is
+    neither that, nor the picked token, nor the mask.
+    """
+    tokens, picked = leading.tokens, leading.picked[:, None]
+    own = tokens == picked
+    scores = leading.scores.masked_fill(own, NEVER)
+    others, order = scores.sort(dim=1, descending=True, stable=True)
+    tokens = tokens.gather(1, order)
+    ends = torch.tensor(vocabulary.eos, dtype=tokens.dtype, device=tokens.device)
+    allowed = ~(own.gather(1, order) | torch.isin(tokens, ends))
+
+    # All of softmax's terms, those of the tokens looked at taken out, then put back with their noise.
+    shift = torch.maximum(peaks.double(), torch.maximum(leading.reached, others[:, 0]))
+    looked_at = field.at(
+        slots[:, None], torch.cat([leading.tokens.masked_fill(own, 0), picked], dim=1)
+    ).double()
+    looked_at[:, :-1].masked_fill_(own, NEVER)
+    rest = _sums(field, slots, peaks)[0].double() - (looked_at - peaks[:, None]).exp().sum(1)
+    p1, p2 = (leading.reached - shift).exp(), (others[:, 0] - shift).exp()
+    total = rest.clamp_(min=0) * (peaks - shift).exp() + (others - shift[:, None]).exp().sum(1) + p1
+    candidates = tokens.gather(1, allowed.long().argmax(1, keepdim=True)).squeeze(1)
+    # Where a single token is allowed at all, no other leads; any token then serves as one to try in vain.
+    return DraftStatistics(p1 / total, p2 / total, candidates.clamp_(max=field.width - 1))
+
+
+def entropy(field: Field, slots: Tensor, peaks: Tensor) -> Tensor:
+    """Entropy of softmax(z) in nats at slots [C] of the field, whose largest logits are `peaks` [C]."""
+    total, moment = _sums(field, slots, peaks, moments=True)
+    return total.log() - moment / total
+
+
+def _sums(field: Field, slots: Tensor, peaks: Tensor, moments: bool = False) -> tuple[Tensor, Tensor]:
+    """Σ exp(x) and, if wanted, Σ x·exp(x) of x = z − peak over each slot's tokens, [s] each."""
+    totals: list[Tensor] = []
+    firsts: list[Tensor] = []
+    room: Tensor | None = None
+    for x in field.shifted(slots, peaks):
+        room = torch.empty_like(x) if moments and room is None else room
+        terms = x.exp_() if room is None else torch.exp(x, out=room[: len(x)])
+        if field.mask is not None:
+            terms[:, field.mask] = 0
+        totals.append(terms.sum(1))
+        if moments:
+            # Terms of −inf logits are 0 · −∞.
+            firsts.append(x.mul_(terms).nansum(1))
+    return torch.cat(totals), torch.cat(firsts or totals)
 
 
 def logprobs(logits: Tensor, tokens: Tensor, k: int) -> tuple[TokenLogprobs, ...]:
@@ -57,7 +100,8 @@ def logprobs(logits: Tensor, tokens: Tensor, k: int) -> tuple[TokenLogprobs, ...
     own = (logits.gather(1, tokens[:, None]) - total).squeeze(1).tolist()
     if k == 0:
         return tuple(TokenLogprobs(value, {}) for value in own)
-    values, ids = leaders(logits, min(k, logits.shape[1]))
+    every = torch.arange(len(logits), device=logits.device)
+    values, ids = Field(logits, mask=None).leaders(every, min(k, logits.shape[1]))
     tops = zip(ids.tolist(), (values - total).tolist(), strict=True)
     return tuple(
         TokenLogprobs(value, dict(zip(*top, strict=True))) for value, top in zip(own, tops, strict=True)

@@ -1,0 +1,102 @@
+"""The tokens that compete for each slot: logits without the mask token, read without being copied or sorted.
+
+The largest ones are found through the maxima of blocks of tokens, which take the one pass over all logits
+that picking cannot avoid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+BLOCK = 64
+AT_ONCE = 2**17
+"""Logits in one piece of a pass over all of them."""
+NEVER = float("-inf")
+
+
+class Field:
+    """Logits of S slots over V tokens, among which the mask token counts as −inf.
+
+    Attributes:
+        z: [S, V or up to a block more]; still with the mask token's logit, −inf beyond the vocabulary.
+        width: V.
+        mask: the mask token, None for none.
+    """
+
+    def __init__(self, z: Tensor, mask: int | None) -> None:
+        self.width = z.shape[1]
+        self.mask = mask
+        beyond = -self.width % BLOCK
+        self.z = pad(z, (0, beyond), value=NEVER) if beyond else z.contiguous()
+        self._every = torch.arange(len(z), device=z.device)
+        self._blocks = self.z.view(len(z), self.z.shape[1] // BLOCK, BLOCK)
+        self._maxima = self._blocks.amax(2)
+        if mask is not None:
+            block = torch.full_like(self._every, mask // BLOCK)
+            self._maxima[:, mask // BLOCK] = self._read(self._every, block).amax(1)
+
+    def first(self) -> tuple[Tensor, Tensor]:
+        """Largest logit of each slot and the lowest token that has it, [S] each; NaN if any logit is NaN."""
+        block = self._maxima.argmax(1)
+        inside = self._read(self._every, block).argmax(1)
+        return self._maxima[self._every, block], block * BLOCK + inside
+
+    def leaders(self, slots: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The `count` ≤ V largest logits of slots [s], falling: values and tokens, [s, count] each.
+
+        Equal logits stand in rising order of their tokens; which of the equal ones at the end are left out is
+        not fixed. Where fewer are finite, what follows at −inf may lie beyond the vocabulary.
+        """
+        maxima = self._maxima[slots]
+        # The `count` largest logits lie in the `count` blocks with the largest maxima.
+        blocks = maxima.topk(min(count, maxima.shape[1]), dim=1, sorted=False).indices
+        _, at = self._read(slots[:, None], blocks).flatten(1).topk(count, dim=1)
+        tokens = (blocks.gather(1, at // BLOCK) * BLOCK + at % BLOCK).sort(dim=1).values
+        values, order = self.at(slots[:, None], tokens).sort(dim=1, descending=True, stable=True)
+        return values, tokens.gather(1, order)
+
+    def shifted(self, slots: Tensor, peaks: Tensor) -> Iterator[Tensor]:
+        """z − peak of all tokens at slots [s], rising, in pieces [some, ≥ V] to work on until the next one.
+
+        A piece fits the cache of a CPU. The mask token is among the tokens.
+        """
+        step = max(1, AT_ONCE // self.width) if self.z.device.type == "cpu" else len(slots)
+        room = self.z.new_empty(min(step, len(slots)), self.z.shape[1])
+        for some, peak in zip(slots.split(step), peaks.split(step), strict=True):
+            first, last = int(some[0]), int(some[-1])
+            z = self.z[first : last + 1] if last - first + 1 == len(some) else self.z[some]
+            yield torch.sub(z, peak[:, None], out=room[: len(some)])
+
+    def at_least(self, slot: int, bound: float) -> Tensor:
+        """Tokens whose logit reaches the bound, with a little room for rounding, in rising order."""
+        bound -= 1e-5 * (1 + abs(bound))
+        blocks = (self._maxima[slot] >= bound).nonzero().squeeze(1)
+        which, inside = (self._blocks[slot, blocks] >= bound).nonzero().unbind(1)
+        return blocks[which] * BLOCK + inside
+
+    def at(self, slots: Tensor, tokens: Tensor) -> Tensor:
+        """Logits of tokens; `slots` and `tokens` broadcast."""
+        values = self.z[slots, tokens]
+        return values if self.mask is None else values.masked_fill_(tokens == self.mask, NEVER)
+
+    def ceilings(self, slots: Tensor, tokens: Tensor) -> Tensor:
+        """Upper bounds of `at`, which are closer at hand."""
+        return self._maxima[slots, tokens // BLOCK]
+
+    def row(self, slot: int) -> Tensor:
+        """A copy of one slot's logits, [V]."""
+        row = self.z[slot, : self.width].clone()
+        if self.mask is not None:
+            row[self.mask] = NEVER
+        return row
+
+    def _read(self, slots: Tensor, blocks: Tensor) -> Tensor:
+        """Copies of blocks, [..., BLOCK]; `slots` and `blocks` broadcast."""
+        values = self._blocks[slots, blocks]
+        if self.mask is not None:
+            values[..., self.mask % BLOCK].masked_fill_(blocks == self.mask // BLOCK, NEVER)
+        return values
