@@ -24,10 +24,11 @@ from recguide.bench.replay import Text, laid_out, single
 from recguide.bench.totals import Totals, add_up
 from recguide.core import Completion, ParameterError, SamplingParams
 from recguide.llm import LLM
+from recguide.models.progress import ignore_progress
 from recguide.speculation.methods import METHODS, method_named
 
-Progress = Callable[[int, int], None]
-"""(texts compared, texts in all)."""
+Progress = Callable[[str, int, int], None]
+"""(what is being done, done, in all)."""
 
 AR = "ar"
 
@@ -42,7 +43,7 @@ class Settings:
     methods: Sequence[str] = ("linear", "tidar", "recguide")
     block_sizes: Sequence[int] = (8, 16)
     temperatures: Sequence[float] = (0.0, 0.8)
-    max_tokens: int = 64
+    max_tokens: int = 48
     tie_rate: float | None = None
 
     def __post_init__(self) -> None:
@@ -144,25 +145,26 @@ class _Variant:
 
 
 def verify(
-    llm: LLM, prompts: Sequence[Sequence[int]], settings: Settings, progress: Progress | None = None
+    llm: LLM, prompts: Sequence[Sequence[int]], settings: Settings, progress: Progress = ignore_progress
 ) -> Report:
     """Decodes every prompt by every method and holds each text against plain decoding.
 
     Args:
         llm: idle; the replays use its KV cache.
         prompts: token ids.
-        progress: called after every text that was compared.
+        progress: called as ways of decoding are run, then as texts are compared.
     """
     variants = list(_variants(settings))
-    total = len(variants) * len(prompts)
-    done = [_decode(llm, prompts, variant, settings.max_tokens) for variant in variants]
+    done: list[list[Completion]] = []
+    for variant in variants:
+        progress(f"decoding by {variant.method}", len(done), len(variants))
+        done.append(_decode(llm, prompts, variant, settings.max_tokens))
     tolerated = tolerance(llm.model.kv_shape.dtype)
     cases: list[Case] = []
     for index in range(len(prompts)):
         for case in _cases(llm, prompts[index], index, variants, [texts[index] for texts in done], tolerated):
             cases.append(case)
-            if progress is not None:
-                progress(len(cases), total)
+            progress("comparing texts", len(cases), len(variants) * len(prompts))
     methods = dict.fromkeys(variant.method for variant in variants)
     return Report(
         prompts=len(prompts),

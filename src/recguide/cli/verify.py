@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from recguide.cli.console import counting, err, out, print_json
+from recguide.cli.console import err, out, print_json, steps
 from recguide.cli.options import Json, LoadOptions, Model, fills, loading
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def verify(
     methods: Annotated[str, typer.Option(help="Held against plain decoding.")] = "linear,tidar,recguide",
     block_sizes: Annotated[str, typer.Option(help="Every method runs at each.")] = "8,16",
     temperature: Annotated[str, typer.Option(help="Every method runs at each.")] = "0,0.8",
-    max_tokens: Annotated[int, typer.Option(help="Tokens of a text.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of a text.")] = 48,
     tie_rate: Annotated[
         float | None,
         typer.Option(help="Share of texts that may end in a tie; what the precision explains if left out."),
@@ -65,8 +65,8 @@ def verify(
     texts = list(EXACTNESS) if prompts is None else read_file(prompts)
     llm = open_llm(model, load)
     ids = [tokens_of(llm.model, text, chat, {}) for text in texts]
-    with counting("comparing texts") as advance:
-        report = compare(llm, ids, settings, advance)
+    with steps("decoding") as progress:
+        report = compare(llm, ids, settings, progress)
     if json_output:
         print_json({"model": llm.model.name, "fingerprint": llm.model.fingerprint, **report.as_object()})
     else:
