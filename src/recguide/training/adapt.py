@@ -66,7 +66,7 @@ def adapt(config: AdaptConfig, on_progress: OnProgress = lambda _: None) -> Adap
     Raises ParameterError for settings or prompt files that cannot be honoured, CheckpointError for a damaged model,
     corpus or checkpoint, RecGuideError with advice when memory runs out.
     """
-    workers = open_workers()
+    workers = open_workers(config.device)
     try:
         return _adapt(config, workers, on_progress if workers.index == 0 else _silent)
     finally:
@@ -77,21 +77,48 @@ def _silent(_event: Event) -> None:
     """Processes other than the first report nothing."""
 
 
-def _adapt(config: AdaptConfig, workers: Workers, on_progress: OnProgress) -> AdaptResult:
-    device = workers.device(config.device)
-    model = load(config.model, adapter=None, dtype=config.dtype, device=device)
+def write_texts(config: AdaptConfig, on_progress: OnProgress = lambda _: None) -> None:
+    """The first half of `adapt` alone: continuations in the work folder. Raises as `adapt` does."""
+    workers = open_workers(config.device)
+    try:
+        open_run(config, workers, on_progress if workers.index == 0 else _silent)
+    finally:
+        close_workers(workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model and its texts, ready for training."""
+
+    model: Model
+    backbone: Backbone
+    prepared: Prepared
+    mask_token: int
+    measured: Mapping[str, Corpus]
+
+
+def open_run(config: AdaptConfig, workers: Workers, on_progress: OnProgress) -> Opened:
+    """Loads the model and makes sure that its continuations are there."""
+    model = load(config.model, adapter=None, dtype=config.dtype, device=workers.device(config.device))
     prepared = prepare_prompts(config, model, on_progress)
     mask_token = mask_token_of(config, model, prepared)
     backbone = Backbone.of(model.decoder)
     measured = _write(config, model, backbone, prepared, mask_token, workers, on_progress)
-    texts = read_continuations(config.work_folder, len(prepared.prompts), config.continuation)
-    training, held = split(texts, prepared, config)
+    return Opened(model, backbone, prepared, mask_token, measured)
+
+
+def _adapt(config: AdaptConfig, workers: Workers, on_progress: OnProgress) -> AdaptResult:
+    opened = open_run(config, workers, on_progress)
+    texts = read_continuations(config.work_folder, len(opened.prepared.prompts), config.continuation)
+    training, held = split(texts, opened.prepared, config)
     if config.joint:
         from recguide.training.joint import train_jointly  # a rare recipe; it pulls in nothing else
 
-        return train_jointly(config, model, mask_token, training, on_progress)
-    trainer = Trainer(backbone, training, config.train, mask_token, held_out=held, workers=workers)
-    return _train(config, model, trainer, prepared, training, measured, on_progress)
+        return train_jointly(config, opened.model, opened.mask_token, training, on_progress)
+    trainer = Trainer(
+        opened.backbone, training, config.train, opened.mask_token, held_out=held, workers=workers
+    )
+    return train_run(config, opened, trainer, training, on_progress)
 
 
 def prepare_prompts(config: AdaptConfig, model: Model, on_progress: OnProgress = lambda _: None) -> Prepared:
@@ -207,15 +234,10 @@ def split(texts: Corpus, prepared: Prepared, config: AdaptConfig) -> tuple[Corpu
     return texts.select(~out), {task: group for task, group in groups.items() if len(group)}
 
 
-def _train(
-    config: AdaptConfig,
-    model: Model,
-    trainer: Trainer,
-    prepared: Prepared,
-    training: Corpus,
-    measured: Mapping[str, Corpus],
-    on_progress: OnProgress,
+def train_run(
+    config: AdaptConfig, opened: Opened, trainer: Trainer, training: Corpus, on_progress: OnProgress
 ) -> AdaptResult:
+    """Trains (from the checkpoint in the work folder, if there is one), measures, and writes the adapter's folder."""
     checkpoint = config.work_folder / "checkpoint.pt"
     if checkpoint.is_file():
         trainer.resume(checkpoint)
@@ -225,13 +247,14 @@ def _train(
 
     trainer.run(on_entry, checkpoint)
     finished = trainer.stopped_early or trainer.steps_done >= config.train.steps
-    results = trainer.measure(measured) if trainer.first else {}
-    report = Report(
-        config, model.name, trainer.mask_token, prepared, training, tuple(trainer.history), results
-    )
+    results = trainer.measure(opened.measured) if trainer.first else {}
+    history = tuple(trainer.history)
     if trainer.first:
-        adapter = trainer.finished().adapter(model.config, trainer.mask_token, torch.float32)
+        model = opened.model
+        adapter = trainer.finished().adapter(model.config, opened.mask_token, torch.float32)
         notes = {"block_sizes": sorted(config.train.blocks.sizes)}
         save_adapter(adapter, config.output, base=model.name, dtype=torch.bfloat16, notes=notes)
+        report = Report(config, model.name, opened.mask_token, opened.prepared, training, history, results)
         write_card(report, config.output)
-    return AdaptResult(config.output, finished, tuple(trainer.history), results)
+    wait_for_all(trainer.workers)
+    return AdaptResult(config.output, finished, history, results)

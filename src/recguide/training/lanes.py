@@ -176,9 +176,9 @@ class Lanes:
         logits = head_logits(self._backbone.final(x), self._backbone.head)
         logits[:, self._mask_token] = float("-inf")
         if temperature > 0:
-            uniform = torch.rand(logits.shape, device=logits.device, generator=self._generator)
-            gumbel = -torch.log(-torch.log(uniform.clamp(1e-10, 1 - 1e-6)))
-            token = (logits / temperature + gumbel).argmax(-1)
+            # Gumbel noise is −log of an exponential variable; logits / T + G and logits + T·G have the same argmax.
+            noise = torch.empty_like(logits).exponential_(generator=self._generator).log_()
+            token = torch.sub(logits, noise, alpha=temperature).argmax(-1)
         else:
             token = logits.argmax(-1)
         chosen = logits.gather(1, token[:, None]).squeeze(1)

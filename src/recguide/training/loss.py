@@ -18,7 +18,7 @@ from recguide.training.config import LossConfig
 
 
 class ChunkOutcome(NamedTuple):
-    """Losses of a chunk of slots: [M] each, and the gradient by the logits [M, vocab]."""
+    """Losses of a chunk of slots: [M] each, and the gradient by the logits [M, vocab] in `precision`."""
 
     hard: Tensor
     soft: Tensor
@@ -39,7 +39,13 @@ ChunkFunction = Callable[..., ChunkOutcome]
 
 
 def chunk_outcome(
-    student: Tensor, teacher: Tensor, labels: Tensor, hard: float, temperature: float, mask_token: int
+    student: Tensor,
+    teacher: Tensor,
+    labels: Tensor,
+    hard: float,
+    temperature: float,
+    mask_token: int,
+    precision: torch.dtype,
 ) -> ChunkOutcome:
     """Losses and logit gradients of logits [M, vocab] float32 against labels [M] and the model's own logits.
 
@@ -57,7 +63,7 @@ def chunk_outcome(
         hard=-picked,
         soft=(q * (logq - logp).masked_fill(~allowed, 0.0)).sum(-1),
         hit=picked >= logp.amax(-1),
-        gradient=gradient,
+        gradient=gradient.to(precision),
     )
 
 
@@ -106,8 +112,9 @@ class _ChunkedLoss(torch.autograd.Function):
                 config.hard,
                 config.teacher_temperature,
                 settings.mask_token,
+                head.dtype,
             )
-            torch.mm(outcome.gradient.to(head.dtype), head, out=gradient[here])
+            torch.mm(outcome.gradient, head, out=gradient[here])
             parts.append((outcome.hard, outcome.soft, outcome.hit))
         hard, soft, hit = (torch.cat(column) for column in zip(*parts, strict=True))
         ctx.save_for_backward(gradient)

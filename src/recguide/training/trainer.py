@@ -20,7 +20,7 @@ from recguide.training.config import TrainConfig
 from recguide.training.corpus import Corpus
 from recguide.training.factors import Factors
 from recguide.training.halves import Halves, load
-from recguide.training.loss import DraftLoss, chunk_outcome, slot_weights
+from recguide.training.loss import ChunkFunction, DraftLoss, chunk_outcome, slot_weights
 from recguide.training.network import Backbone
 from recguide.training.optimiser import Average, Optimiser, rate
 from recguide.training.steps import Step, StepPlan
@@ -77,7 +77,15 @@ class Trainer:
         held_out: Mapping[str, Corpus] | None = None,
         workers: Workers | None = None,
         blocks_measured: tuple[int, ...] = MEASURED_BLOCKS,
+        like: Trainer | None = None,
     ) -> None:
+        """
+        Args:
+            held_out: task → texts that are measured while training.
+            workers: this process among those of the run.
+            blocks_measured: block sizes of the measurements.
+            like: a trainer of the same sizes, whose compiled layers are used again.
+        """
         device = backbone.device
         compiled = device.type == "cuda" if config.compiled is None else config.compiled
         sizes = (config.clean_tokens, config.noisy_tokens)
@@ -89,14 +97,14 @@ class Trainer:
         self.seconds = 0.0
         self.stopped_early = False
         self._held_out = dict(held_out or {})
-        self._workers = workers or Workers()
+        self.workers = workers or Workers()
         self._blocks_measured = blocks_measured
         self._plan = StepPlan(corpus, *sizes, config.blocks, config.seed)
         start = backbone.embedding.float().mean(0)
         self.factors = Factors(backbone.decoder.config, config.lora, start, config.seed).to(device)
         self._optimiser = Optimiser(self.factors, config.optimiser, config.steps)
         self._average = Average(self.factors, config.optimiser.ema) if config.optimiser.ema else None
-        self._halves = Halves(backbone, *sizes, compiled=compiled)
+        self._halves = like._halves if like else Halves(backbone, *sizes, compiled=compiled)
         self._drafter = Drafter(backbone, self._halves, sizes, mask_token)
         function = torch.compile(chunk_outcome, dynamic=False) if compiled else chunk_outcome
         self._loss = DraftLoss(
@@ -106,7 +114,7 @@ class Trainer:
     @property
     def first(self) -> bool:
         """Whether this process is the one that measures and saves."""
-        return self._workers.index == 0
+        return self.workers.index == 0
 
     def run(self, on_entry: OnEntry = lambda _: None, checkpoint: Path | None = None) -> None:
         """Trains until the steps are done, time is up or held-out acceptance stops rising.
@@ -149,7 +157,7 @@ class Trainer:
             self.save(checkpoint)
 
     def _ask(self, pool: ThreadPoolExecutor, step: int) -> Future[Step]:
-        return pool.submit(self._plan.step, step * self._workers.count + self._workers.index)
+        return pool.submit(self._plan.step, step * self.workers.count + self.workers.index)
 
     def _train(self, step: Step) -> Tensor:
         """Forward and backward of one step; (loss, 1, right first slots, first slots)."""
@@ -172,9 +180,11 @@ class Trainer:
         )
 
     def _share_gradients(self) -> None:
-        if self._workers.count > 1:
+        if self.workers.count > 1:
             for parameter in self.factors.parameters():
-                dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+                assert parameter.grad is not None
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= self.workers.count
 
     def _log(self, values: list[float], measuring: bool, on_entry: OnEntry) -> None:
         loss, count, hits, firsts = values
@@ -184,7 +194,7 @@ class Trainer:
             first=hits / max(firsts, 1),
             lr=rate(self.steps_done - 1, self.config.steps, self.config.optimiser),
             seconds=self.seconds,
-            tokens=self.steps_done * self.config.noisy_tokens * self._workers.count,
+            tokens=self.steps_done * self.config.noisy_tokens * self.workers.count,
             acceptance=_means(self.measure(self._held_out)) if measuring and self.first else {},
         )
         self.history.append(entry)
@@ -222,14 +232,14 @@ class Trainer:
         if limit is None:
             return False
         over = torch.tensor(float(self.seconds > limit), device=self.backbone.device)
-        if self._workers.count > 1:
+        if self.workers.count > 1:
             dist.broadcast(over, 0)  # all processes stop at the same step
         return bool(over.item())
 
     def _stalled(self) -> bool:
         patience = self.config.patience
         means = [entry.mean for entry in self.history if entry.mean is not None]
-        if not patience or self._workers.count > 1 or len(means) <= patience:
+        if not patience or self.workers.count > 1 or len(means) <= patience:
             return False
         return max(means[-patience:]) <= max(means[:-patience])
 
@@ -266,6 +276,10 @@ class Trainer:
                 value.copy_(saved)
         self._optimiser.restore(state["optimiser"])
         self.history = [Entry(**entry) for entry in state["history"]]
+
+
+def _compiled_outcome() -> ChunkFunction:
+    return torch.compile(chunk_outcome, fullgraph=True, dynamic=False)
 
 
 def _due(step: int, every: int) -> bool:

@@ -19,16 +19,16 @@ class Workers:
 
     def device(self, asked: str) -> str:
         """The device to load on: the process's own GPU where there are several processes."""
-        return asked if self.count == 1 else f"cuda:{self.local}"
+        return asked if self.count == 1 or asked == "cpu" else f"cuda:{self.local}"
 
 
-def open_workers() -> Workers:
-    """Joins the other processes if `torchrun` started this one, else stands alone."""
+def open_workers(asked: str) -> Workers:
+    """Joins the other processes if `torchrun` started this one, else stands alone; `asked` is the device wanted."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return Workers()
     workers = Workers(int(os.environ["RANK"]), count, int(os.environ["LOCAL_RANK"]))
-    if torch.cuda.is_available():
+    if asked != "cpu" and torch.cuda.is_available():
         torch.cuda.set_device(workers.local)
         dist.init_process_group("nccl", device_id=torch.device("cuda", workers.local))
     else:
