@@ -1,7 +1,8 @@
 """The plain torch backend: one scaled dot-product attention for each request.
 
-It is what other backends are tested against, and what a CPU runs. Masks, gather indices and workspaces are
-made once a forward and shared by its layers.
+It is what other backends are tested against, and what a CPU runs. Whatever does not depend on the layer is
+done once a forward, views of the cache included: on a CPU the many small steps around a layer's attention can
+cost as much as the attention itself.
 """
 
 from __future__ import annotations
@@ -27,75 +28,119 @@ class ReferenceAttention:
 
     def plan(self, batch: PackedBatch) -> Attend:
         """The attention of one forward. It writes the causal rows' KV, layer by layer, as it is called."""
-        cache = self._cache
-        groups = [_group(batch, request, cache) for request in sorted({row.request for row in batch.rows})]
-        kv_slots = as_slice(batch.kv_slots)
+        cache, written = self._cache, batch.written
+        target = _Span(cache, as_slice(batch.kv_slots)) if written else None
+        requests = sorted({row.request for row in batch.rows})
+        groups = [_group(batch, request, cache) for request in requests]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            if batch.written:
-                cache.write(layer, kv_slots, k[: batch.written], v[: batch.written])
+            if target is not None:
+                target.write(layer, k[:written], v[:written])
             if len(groups) == 1:
-                return groups[0].attend(cache.keys[layer], cache.values[layer], q, k, v)
+                return groups[0].attend(layer, q, k, v)
             out = torch.empty_like(q)
             for group in groups:
-                mine = group.queries
-                out[mine] = group.attend(cache.keys[layer], cache.values[layer], q[mine], k, v)
+                out[group.queries] = group.attend(layer, q[group.queries], k, v)
             return out
 
         return attend
 
 
+class _Span:
+    """Some tokens' keys and values in the cache, as views of every layer where they lie side by side."""
+
+    def __init__(self, cache: KVCache, index: Index) -> None:
+        self._cache = cache
+        self._index = index
+        if isinstance(index, slice):
+            self._keys, self._values = cache.keys[:, index].unbind(0), cache.values[:, index].unbind(0)
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Puts keys and values [n, kv_heads, dim] of a layer into the cache."""
+        if isinstance(self._index, slice):
+            self._keys[layer].copy_(keys)
+            self._values[layer].copy_(values)
+        else:
+            self._cache.write(layer, self._index, keys, values)
+
+    def read(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Copies a layer's out of the cache into keys and values [n, kv_heads, dim]."""
+        if isinstance(self._index, slice):
+            keys.copy_(self._keys[layer])
+            values.copy_(self._values[layer])
+        else:
+            torch.index_select(self._cache.keys[layer], 0, self._index, out=keys)
+            torch.index_select(self._cache.values[layer], 0, self._index, out=values)
+
+
+class _InPlace:
+    """All keys of a request read where they lie, for a causal row alone on pages side by side."""
+
+    def __init__(self, cache: KVCache, index: slice) -> None:
+        self._keys = _by_head(cache.keys[:, index]).unbind(0)
+        self._values = _by_head(cache.values[:, index]).unbind(0)
+
+    def load(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        return self._keys[layer], self._values[layer]
+
+
+class _BroughtTogether:
+    """Keys out of the cache, then those of draft rows, in one piece that the layers share."""
+
+    def __init__(self, cache: KVCache, held: _Span, count: int, drafts: Index, flying: int) -> None:
+        shape = (2, count + flying, cache.shape.kv_heads, cache.shape.head_dim)
+        keys, values = cache.keys.new_empty(shape)
+        self._held = held
+        self._drafts = drafts
+        self._out_of_cache = keys[:count], values[:count]
+        self._flying = (keys[count:], values[count:]) if flying else None
+        self._ready = _by_head(keys), _by_head(values)
+
+    def load(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        self._held.read(layer, *self._out_of_cache)
+        if self._flying is not None:
+            self._flying[0].copy_(k[self._drafts])
+            self._flying[1].copy_(v[self._drafts])
+        return self._ready
+
+
+def _by_head(x: Tensor) -> Tensor:
+    """[..., keys, kv_heads, dim] → [..., kv_heads, 1, keys, dim]."""
+    return x.transpose(-3, -2).unsqueeze(-3)
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """One request's share of a forward; its keys are those in the cache, then its draft rows'.
+    """One request's share of a forward.
 
     Attributes:
         queries: the request's n tokens among the batch's.
-        cached: cache slots of the prefix and of the causal row, which is written before it is read.
-        drafts: those of its tokens that stand in draft rows; None without any.
-        space: [2, keys, kv_heads, dim] where keys and values are brought together; None if they already lie
-            in the cache in one piece.
+        memory: its keys: the prefix, its causal row, which is written before it is read, and its draft rows.
         mask: [n, keys] added to the scores; None if every query sees every key, or for `square`.
         square: whether the rule is that of a lone causal row without prefix.
     """
 
     queries: Index
-    cached: Index
-    drafts: Index | None
-    space: Tensor | None
+    memory: _InPlace | _BroughtTogether
     mask: Tensor | None
     square: bool
 
-    def attend(self, cache_k: Tensor, cache_v: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """[n, heads, dim] for queries q [n, heads, dim]; k and v are the whole batch's."""
-        keys, values = self._keys(0, cache_k, k), self._keys(1, cache_v, v)
+        keys, values = self.memory.load(layer, k, v)
         tokens, heads, dim = q.shape
-        kv_heads = keys.shape[1]
+        kv_heads = len(keys)
         share = heads // kv_heads
         # kv_heads serves as the batch and the query heads that share one as its heads: keys and values are
         # read where they lie instead of being repeated for every query head.
         out = scaled_dot_product_attention(
             q.view(tokens, kv_heads, share, dim).permute(1, 2, 0, 3),
-            keys.permute(1, 0, 2)[:, None].expand(-1, share, -1, -1),
-            values.permute(1, 0, 2)[:, None].expand(-1, share, -1, -1),
+            keys.expand(-1, share, -1, -1),
+            values.expand(-1, share, -1, -1),
             attn_mask=self.mask,
             is_causal=self.square,
         )
         return out.permute(2, 0, 1, 3).reshape(tokens, heads, dim)
-
-    def _keys(self, which: int, cached: Tensor, flying: Tensor) -> Tensor:
-        """This request's keys (values) of one layer, [keys, kv_heads, dim]."""
-        if self.space is None:
-            return cached[self.cached]
-        space = self.space[which]
-        held = len(space) if self.drafts is None else len(space) - len(flying[self.drafts])
-        if isinstance(self.cached, slice):
-            space[:held] = cached[self.cached]
-        else:
-            torch.index_select(cached, 0, self.cached, out=space[:held])
-        if self.drafts is not None:
-            space[held:] = flying[self.drafts]
-        return space
 
 
 def _group(batch: PackedBatch, request: int, cache: KVCache) -> _Group:
@@ -103,18 +148,18 @@ def _group(batch: PackedBatch, request: int, cache: KVCache) -> _Group:
     drafts = tokens[~batch.causal[tokens]]
     rows = [row for row in batch.rows if row.request == request]
     prefix = rows[0].prefix
-    held = prefix + len(tokens) - len(drafts)
-    index = torch.arange(held, device=tokens.device)
+    count = prefix + len(tokens) - len(drafts)
+    index = torch.arange(count, device=tokens.device)
     pages = batch.block_tables[request]
-    cached = as_slice(pages[index // cache.page_size] * cache.page_size + index % cache.page_size)
-    together = isinstance(cached, slice) and len(drafts) == 0
+    held = as_slice(pages[index // cache.page_size] * cache.page_size + index % cache.page_size)
+    if isinstance(held, slice) and len(drafts) == 0:
+        memory = _InPlace(cache, held)
+    else:
+        memory = _BroughtTogether(cache, _Span(cache, held), count, as_slice(drafts), len(drafts))
     square = len(rows) == 1 and rows[0].causal and prefix == 0 and len(tokens) > 1
-    size = (2, held + len(drafts), cache.shape.kv_heads, cache.shape.head_dim)
     return _Group(
         queries=as_slice(tokens),
-        cached=cached,
-        drafts=as_slice(drafts) if len(drafts) else None,
-        space=None if together else cache.keys.new_empty(size),
+        memory=memory,
         mask=None if square else _mask(batch, tokens, prefix, cache.keys),
         square=square,
     )
