@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 JOBS   ?= 2
-PROMPT ?= Write a short recipe for pancakes: the ingredients as a list, then the steps, numbered.
+PROMPT ?= Write a Python function that checks whether a number is prime, and explain it.
 
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
