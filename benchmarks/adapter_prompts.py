@@ -1,10 +1,11 @@
-"""The prompt mixture of the demo model's adapter: a balanced choice of instruction prompts plus rewritten ones.
+"""The prompt mixture of the demo model's adapter: a balanced choice of instruction prompts and rewritten ones.
 
     python benchmarks/adapter_prompts.py PROMPTS.jsonl.zst MIXTURE.jsonl.zst
 
-Reads JSON Lines with prompt, source and licence, and writes the same with a task: math, code, chat or format. Two
-kinds of prompts are made from others: function stubs with a docstring (how code is often asked for), and requests
-with rules for the answer's form. No evaluation prompt is read or imitated.
+Reads JSON Lines with prompt, source and licence, and writes the same with a task: math, code, chat or format.
+Two
+kinds of prompts are made from others: function stubs with a docstring (how code is often asked for), and
+requests with rules for the answer's form. No evaluation prompt is read or imitated.
 """
 
 from __future__ import annotations
@@ -140,7 +141,9 @@ def examples(name: str, arguments: str, result: str, rng: random.Random) -> str:
         return ""
     lines: list[str] = []
     for _ in range(rng.choice((1, 2, 2, 3))):
-        values = ", ".join(literal(argument, rng) for argument in re.split(r", (?=\w)", arguments) if argument != "self")
+        values = ", ".join(
+            literal(argument, rng) for argument in re.split(r", (?=\w)", arguments) if argument != "self"
+        )
         lines.append(f"\n    >>> {name}({values})\n    {literal(result or rng.choice(RESULTS), rng)}")
     return "".join(lines)
 
@@ -164,7 +167,9 @@ def literal(kind: str, rng: random.Random) -> str:
 def tested_stub(prompt: str) -> str | None:
     """A described function with assertions → a stub whose docstring holds them as examples."""
     match = re.match(
-        r"Write a (?:[Pp]ython )?function to (.+?)\.?\s*\nYour code should satisfy these tests:\n(.+)", prompt, re.DOTALL
+        r"Write a (?:[Pp]ython )?function to (.+?)\.?\s*\nYour code should satisfy these tests:\n(.+)",
+        prompt,
+        re.DOTALL,
     )
     if match is None:
         return None
@@ -177,7 +182,11 @@ def tested_stub(prompt: str) -> str | None:
         except SyntaxError:
             continue
         test = tree.body[0].test if tree.body and isinstance(tree.body[0], ast.Assert) else None
-        if isinstance(test, ast.Compare) and isinstance(test.left, ast.Call) and isinstance(test.left.func, ast.Name):
+        if (
+            isinstance(test, ast.Compare)
+            and isinstance(test.left, ast.Call)
+            and isinstance(test.left.func, ast.Name)
+        ):
             name, count = test.left.func.id, len(test.left.args)
             examples.append(f"    >>> {ast.unparse(test.left)}\n    {ast.unparse(test.comparators[0])}\n")
     if not examples:
@@ -260,15 +269,47 @@ RULES = (
     "Use a formal tone.",
     "Answer as if you were a pirate.",
 )
-WORDS = (
-    "river winter engine garden music doctor bridge paper market island shadow window teacher signal copper "
-    "journey kitchen planet thunder velvet orange silver story number forest simple"
-).split()
+WORDS = [
+    "river",
+    "winter",
+    "engine",
+    "garden",
+    "music",
+    "doctor",
+    "bridge",
+    "paper",
+    "market",
+    "island",
+    "shadow",
+    "window",
+    "teacher",
+    "signal",
+    "copper",
+    "journey",
+    "kitchen",
+    "planet",
+    "thunder",
+    "velvet",
+    "orange",
+    "silver",
+    "story",
+    "number",
+    "forest",
+    "simple",
+]
 
 
 def ruled(by_source: dict[str, list[Row]], rng: random.Random) -> list[Row]:
-    topics = sorted({topic for row in by_source["topic-templates"] for topic in re.findall(r" about (.+?)(?: and give[^.?]*)?[.?]", row["prompt"])})
-    others = [row for name in ("story-templates", "howto-templates", "alpaca_libre") for row in by_source[name]]
+    topics = sorted(
+        {
+            topic
+            for row in by_source["topic-templates"]
+            for topic in re.findall(r" about (.+?)(?: and give[^.?]*)?[.?]", row["prompt"])
+        }
+    )
+    others = [
+        row for name in ("story-templates", "howto-templates", "alpaca_libre") for row in by_source[name]
+    ]
     found: list[Row] = []
     while len(found) < RULED:
         if rng.random() < 0.15:
@@ -279,7 +320,9 @@ def ruled(by_source: dict[str, list[Row]], rng: random.Random) -> list[Row]:
             licence = "CC0"
         rules = [rule(rng) for _ in range(rng.choice((1, 1, 2, 2, 3)))]
         text = " ".join((start, *rules)) if rng.random() < 0.85 else " ".join((*rules, start))
-        found.append({"prompt": text, "source": "rules for topic-templates", "licence": licence, "task": "format"})
+        found.append(
+            {"prompt": text, "source": "rules for topic-templates", "licence": licence, "task": "format"}
+        )
     return found
 
 

@@ -1,12 +1,12 @@
-"""Trains the demo model's draft adapter on one or several GPUs. Each verb prints a short table and can be repeated.
+"""Trains the demo model's draft adapter on one or several GPUs. Each verb can be repeated.
 
-    python benchmarks/train_demo_adapter.py checkpoint MODEL.gguf FOLDER    GGUF → checkpoint folder
-    python benchmarks/train_demo_adapter.py prepare   --model FOLDER …      tokenise all prompts (no GPU)
-    python benchmarks/train_demo_adapter.py smoke                           kernels, masks, speed on random weights
-    python benchmarks/train_demo_adapter.py write     --model FOLDER …      continuations alone
-    python benchmarks/train_demo_adapter.py run       --model FOLDER …      continuations, training, measurement
-    python benchmarks/train_demo_adapter.py auto      --model FOLDER …      the same, optimiser chosen by short runs
-    python benchmarks/train_demo_adapter.py pack      ADAPTER OUT           split for transport; `join` undoes it
+    python benchmarks/train_demo_adapter.py checkpoint MODEL.gguf FOLDER  GGUF → checkpoint folder
+    python benchmarks/train_demo_adapter.py prepare --model FOLDER …  tokenise all prompts (no GPU)
+    python benchmarks/train_demo_adapter.py smoke   kernels, masks, speed on random weights
+    python benchmarks/train_demo_adapter.py write --model FOLDER …  continuations alone
+    python benchmarks/train_demo_adapter.py run --model FOLDER …  continuations, training, measurement
+    python benchmarks/train_demo_adapter.py auto --model FOLDER …  the same, optimiser chosen by short runs
+    python benchmarks/train_demo_adapter.py pack ADAPTER OUT  split for transport; `join` undoes it
 
 `torchrun --nproc-per-node N benchmarks/train_demo_adapter.py auto …` uses N GPUs of one machine.
 """
@@ -65,6 +65,8 @@ from recguide.training.trainer import Trainer
 from recguide.training.workers import close_workers, open_workers, wait_for_all
 
 PART_BYTES = 15_000_000
+TRAINING_SHARE = 0.94
+"""Share of the time that goes into steps; the rest into measuring and compiling."""
 SETS = {"gsm8k": "gsm8k_test", "humaneval": "humaneval", "mt-bench": "mt_bench", "ifeval": "ifeval"}
 
 
@@ -88,7 +90,9 @@ def pack(adapter: Path, out: Path) -> None:
     data = (adapter / "adapter_model.safetensors").read_bytes()
     for number, start in enumerate(range(0, len(data), PART_BYTES)):
         (out / f"adapter.part{number}").write_bytes(data[start : start + PART_BYTES])
-    small = [file for file in adapter.iterdir() if file.is_file() and file.name != "adapter_model.safetensors"]
+    small = [
+        file for file in adapter.iterdir() if file.is_file() and file.name != "adapter_model.safetensors"
+    ]
     staged = out / "small"
     staged.mkdir()
     for file in small:
@@ -105,7 +109,7 @@ def join(parts: Path, adapter: Path) -> None:
     shutil.unpack_archive(parts / "small.tar.gz", adapter)
 
 
-# --- smoke: everything that only a GPU can show, on random weights --------------------------------------------
+# --- smoke: everything that only a GPU can show, on random weights ------------------------------------------
 
 
 def smoke(arguments: argparse.Namespace) -> None:
@@ -180,7 +184,9 @@ def check_lane_kernel(backbone: Backbone) -> str:
     exact = lane_attention.reference(q.double(), k.double(), v.double(), lengths)
     error = ((function(q, k, v, lengths).double() - exact).norm() / exact.norm()).item()
     assert error < 1e-2, f"relative error {error:.1e}"
-    return f"{'kernel' if function is not lane_attention.reference else 'reference'}, relative error {error:.1e}"
+    return (
+        f"{'kernel' if function is not lane_attention.reference else 'reference'}, relative error {error:.1e}"
+    )
 
 
 def check_lanes(backbone: Backbone) -> str:
@@ -210,7 +216,9 @@ def check_lanes(backbone: Backbone) -> str:
 
 def check_halves(backbone: Backbone, clean: int, noisy: int) -> str:
     """Compiled block-sparse halves against dense masks: hidden states and gradients."""
-    config = TrainConfig(steps=1, clean_tokens=clean, noisy_tokens=noisy, compiled=False, lora=LoraConfig(rank=16))
+    config = TrainConfig(
+        steps=1, clean_tokens=clean, noisy_tokens=noisy, compiled=False, lora=LoraConfig(rank=16)
+    )
     corpus = random_texts(backbone, 60)
     trainer = Trainer(backbone, corpus, config, 16)
     with torch.no_grad():
@@ -260,7 +268,9 @@ def time_lanes(backbone: Backbone, count: int, tiny: bool) -> str:
     rng = np.random.default_rng(2)
     vocab = backbone.decoder.config.vocab_size
     new = 16 if tiny else 128
-    prompts = [rng.integers(20, vocab, size=int(n)).tolist() for n in np.sort(rng.integers(40, 120, size=2 * count))]
+    prompts = [
+        rng.integers(20, vocab, size=int(n)).tolist() for n in np.sort(rng.integers(40, 120, size=2 * count))
+    ]
     lanes = Lanes(backbone, lanes=count, positions=640, max_new_tokens=new, end_tokens=(2,), mask_token=16)
     speeds = []
     for temperature in (0.0, 0.7):
@@ -303,7 +313,9 @@ def time_training(backbone: Backbone, tokens: int, tiny: bool) -> str:
             trainer._optimiser.step(warm + index)
         synchronise()
         seconds = (time.perf_counter() - began) / timed
-        lines.append(f"{kind} {seconds * 1e3:.0f} ms, {tokens / seconds / 1e3:.0f} k slots/s (warm-up {warmed:.0f} s)")
+        lines.append(
+            f"{kind} {seconds * 1e3:.0f} ms, {tokens / seconds / 1e3:.0f} k slots/s (warm-up {warmed:.0f} s)"
+        )
     return "; ".join((*lines, memory()))
 
 
@@ -320,7 +332,7 @@ def memory() -> str:
     return f"peak {peak:.0f} GiB"
 
 
-# --- the run --------------------------------------------------------------------------------------------------
+# --- the run ------------------------------------------------------------------------------------------------
 
 
 def config_of(arguments: argparse.Namespace) -> AdaptConfig:
@@ -401,7 +413,11 @@ RECIPES: dict[str, dict[str, object]] = {
 
 
 def probe(
-    base: AdaptConfig, opened: Opened, texts: tuple[Corpus, dict[str, Corpus]], arguments: argparse.Namespace, part: int
+    base: AdaptConfig,
+    opened: Opened,
+    texts: tuple[Corpus, dict[str, Corpus]],
+    arguments: argparse.Namespace,
+    part: int,
 ) -> Trainer | None:
     """Short runs of some optimiser settings over the same steps; the best of them goes to a file."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
@@ -409,7 +425,9 @@ def probe(
     trainer: Trainer | None = None
     for name in arguments.recipes.split(";")[part::count]:
         settings = replace(base.train.optimiser, **RECIPES[name])
-        config = replace(base.train, optimiser=settings, steps=arguments.probe_steps, eval_every=0, max_seconds=None)
+        config = replace(
+            base.train, optimiser=settings, steps=arguments.probe_steps, eval_every=0, max_seconds=None
+        )
         trainer = Trainer(
             opened.backbone,
             texts[0],
@@ -427,7 +445,11 @@ def probe(
         rows.append((last.mean or 0.0, name, rate))
         tasks = " ".join(f"{task} {a[16]:.3f}" for task, a in last.acceptance.items())
         seconds = time.perf_counter() - began
-        print(f"probe {name:24} A {last.mean:.3f} ({tasks}) loss {last.loss:.4f} {rate / 1e3:.0f} k/s {seconds:.0f} s")
+        print(
+            f"probe {name:24} A {last.mean:.3f} ({tasks}) loss {last.loss:.4f} "
+            f"{rate / 1e3:.0f} k/s {seconds:.0f} s",
+            flush=True,
+        )
     if rows:
         best, name, rate = max(rows)
         recipe = {"acceptance": best, "name": name, "slots_per_second": rate, **RECIPES[name]}
@@ -438,8 +460,8 @@ def probe(
 def auto(arguments: argparse.Namespace) -> None:
     """Everything in one process (per GPU): checkpoint, continuations, probes, training, measurement.
 
-    The number of steps follows from the speed of the best probe and --train-seconds, once; a later call resumes.
-    Stops --stop-after seconds after its start, measurement and saving not counted.
+    The number of steps follows from the speed of the best probe and --train-seconds, once; a later call
+    resumes. Stops --stop-after seconds after its start, measurement and saving not counted.
     """
     began = time.perf_counter()
     base = config_of(arguments)
@@ -460,7 +482,9 @@ def auto(arguments: argparse.Namespace) -> None:
             found = [json.loads(file.read_text()) for file in base.work_folder.glob("recipe-*.json")]
             recipe = max(found, key=lambda one: one["acceptance"])
             # Speed is that of one device; with several, each trains its own slots in the same step.
-            recipe["steps"] = max(1, int(arguments.train_seconds * recipe["slots_per_second"] / arguments.tokens))
+            left = max(0.0, arguments.stop_after - (time.perf_counter() - began)) + arguments.later_seconds
+            steps = TRAINING_SHARE * left * recipe["slots_per_second"] / arguments.tokens
+            recipe["steps"] = max(1, round(steps))
             plan_file.write_text(json.dumps(recipe))
         wait_for_all(workers)
     recipe = json.loads(plan_file.read_text())
@@ -472,10 +496,13 @@ def auto(arguments: argparse.Namespace) -> None:
     if done.is_file():
         seconds += torch.load(done, map_location="cpu", weights_only=True)["seconds"]
     config = replace(
-        base, train=replace(base.train, optimiser=settings, steps=recipe["steps"], max_seconds=max(seconds, 1.0))
+        base,
+        train=replace(base.train, optimiser=settings, steps=recipe["steps"], max_seconds=max(seconds, 1.0)),
     )
     if workers.index == 0:
-        print(f"recipe {recipe['name']}, {recipe['steps']} steps, until {seconds:.0f} s of training", flush=True)
+        print(
+            f"recipe {recipe['name']}, {recipe['steps']} steps, until {seconds:.0f} s of training", flush=True
+        )
     main_run = Trainer(
         opened.backbone,
         split_texts[0],
@@ -485,7 +512,9 @@ def auto(arguments: argparse.Namespace) -> None:
         workers=workers,
         like=trainer,
     )
-    result = train_run(config, opened, main_run, split_texts[0], show if workers.index == 0 else lambda _: None)
+    result = train_run(
+        config, opened, main_run, split_texts[0], show if workers.index == 0 else lambda _: None
+    )
     if workers.index == 0:
         print(f"{time.perf_counter() - began:6.0f} s  finished: {result.finished}, {memory()}")
         report(result)
@@ -502,10 +531,13 @@ def shower(began: float) -> Callable[[Event], None]:
         stage = event.stage.split("(")[0]
         if entry is not None and (entry.acceptance or now - state["shown"] > 20):
             rate = entry.tokens / max(entry.seconds, 1e-9) / 1e3
-            line = f"step {entry.step:5} loss {entry.loss:.3f} first {entry.first:.3f} lr {entry.lr:.2f} {rate:.0f} k/s"
+            line = f"step {entry.step:5} loss {entry.loss:.3f} first {entry.first:.3f} "
+            line += f"lr {entry.lr:.2f} {rate:.0f} k/s"
             for task, sizes in entry.acceptance.items():
                 line += f" | {task} " + "/".join(f"{a:.2f}" for a in sizes.values())
-        elif entry is None and (stage != state["stage"] or event.done == event.total or now - state["shown"] > 10):
+        elif entry is None and (
+            stage != state["stage"] or event.done == event.total or now - state["shown"] > 10
+        ):
             line = f"{event.stage} {event.done}/{event.total}"
         else:
             return
@@ -543,8 +575,12 @@ def parser() -> argparse.ArgumentParser:
         verb = verbs.add_parser(name)
         verb.add_argument("--recipes", default=";".join(list(RECIPES)[:4]))
         verb.add_argument("--probe-steps", type=int, default=200)
-        verb.add_argument("--train-seconds", type=float, default=700.0, help="training time in all, over all calls")
-        verb.add_argument("--stop-after", type=float, default=520.0, help="seconds after which this call stops training")
+        verb.add_argument(
+            "--later-seconds", type=float, default=450.0, help="training time of the calls to come"
+        )
+        verb.add_argument(
+            "--stop-after", type=float, default=520.0, help="seconds after which this call stops training"
+        )
         verb.add_argument("--gguf", type=Path)
         for option, kind, default in (
             ("model", Path, None),
@@ -554,18 +590,18 @@ def parser() -> argparse.ArgumentParser:
             ("output", Path, None),
             ("device", str, "auto"),
             ("limit", int, None),
-            ("held-out", int, 12),
+            ("held-out", int, 24),
             ("measure-limit", int, 100),
             ("temperatures", str, "0,0.7"),
             ("max-new-tokens", int, 256),
-            ("max-prompt-tokens", int, 384),
+            ("max-prompt-tokens", int, 448),
             ("lanes", int, 4096),
             ("chunk", int, 50_000),
             ("steps", int, 6000),
             ("seconds", float, None),
             ("tokens", int, 32_768),
             ("coverage", float, 1.0),
-            ("eval-every", int, 500),
+            ("eval-every", int, 800),
             ("seed", int, 0),
             ("rank", int, 96),
             ("rank-pattern", str, "{}"),
@@ -584,7 +620,9 @@ def parser() -> argparse.ArgumentParser:
             ("falling", float, 0.4),
             ("ema", float, 0.0),
         ):
-            verb.add_argument(f"--{option}", type=kind, default=default, required=default is None and kind is Path)
+            verb.add_argument(
+                f"--{option}", type=kind, default=default, required=default is None and kind is Path
+            )
     return whole
 
 

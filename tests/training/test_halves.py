@@ -1,4 +1,4 @@
-"""Training sees exactly what decoding sees: masks, layouts and hidden states against independent constructions."""
+"""Training sees what decoding sees: masks, layouts and hidden states against independent constructions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.training import tiny
 from torch.nn.attention.flex_attention import flex_attention
 
 from recguide.training.config import BlockConfig, LoraConfig
@@ -14,7 +15,6 @@ from recguide.training.factors import Factors
 from recguide.training.halves import Halves, load
 from recguide.training.steps import StepPlan, draw_blocks, lay_out
 from recguide.training.visibility import BlockMasks, dense_clean, dense_noisy
-from tests.training import tiny
 
 BLOCKS = BlockConfig(sizes={4: 1, 8: 1, 32: 1}, continuation_share=0.3)
 

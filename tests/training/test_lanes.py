@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.training import tiny
 
 from recguide.training import lane_attention
 from recguide.training.config import ContinuationConfig
 from recguide.training.continuations import chunk_file, chunks, read_continuations, write_continuations
-from tests.training import tiny
 
 
 def plain_greedy(backbone, prompt: list[int], new: int) -> list[int]:

@@ -1,12 +1,14 @@
-"""A run on a tiny model: the loss falls, acceptance rises, resume is exact, the saved adapter is the trained one."""
+"""A run on a tiny model: loss falls, acceptance rises, resume is exact, the adapter is saved whole."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from tests.training import tiny
 
 from recguide.core import CheckpointError
 from recguide.models.adapter_files import load_adapter, save_adapter
@@ -14,7 +16,6 @@ from recguide.training.config import BlockConfig, LoraConfig, LossConfig, Optimi
 from recguide.training.corpus import Corpus
 from recguide.training.optimiser import orthogonalise, rate
 from recguide.training.trainer import Trainer
-from tests.training import tiny
 
 CONFIG = TrainConfig(
     steps=60,
@@ -161,7 +162,7 @@ def test_rates_rise_hold_and_fall():
     assert rates[-1] == pytest.approx(0.1 + 0.9 / 50)
     cosine = [rate(step, 100, OptimiserConfig(warmup=0.1)) for step in range(100)]
     assert max(cosine) == 1.0
-    assert all(a >= b for a, b in zip(cosine[10:], cosine[11:], strict=False))
+    assert all(a >= b for a, b in pairwise(cosine[10:]))
 
 
 def test_orthogonalised_matrices_have_singular_values_near_one():

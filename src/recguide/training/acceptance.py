@@ -1,8 +1,8 @@
 """How many tokens a round would emit, measured on known texts without an engine.
 
-The drafts of blocks at every position of a text's response are compared with the text (teacher-forced). Because
-greedy verification emits exactly the greedy text, following the blocks from round to round, each starting where
-the one before ended, gives the acceptance A of linear rounds on that text.
+The drafts of blocks at every position of a text's response are compared with the text (teacher-forced).
+Because greedy verification emits exactly the greedy text, following the blocks from round to round, each
+starting where the one before ended, gives the acceptance A of linear rounds on that text.
 """
 
 from __future__ import annotations
@@ -135,8 +135,10 @@ def _blocks(members: Sequence[int], starts: Sequence[Longs], block: int) -> tupl
 
 
 def _replay(corpus: Corpus, matched: Mapping[int, NDArray[np.int64]], block: int) -> Measured:
-    """Rounds from the first response token on. A round that runs into the text's end without a mismatch is left out:
-    how far it would have gone is not known."""
+    """Rounds from the first response token on.
+
+    A round that runs into the text's end without a mismatch is left out: its full A is not known.
+    """
     rounds: list[int] = []
     anywhere: list[int] = []
     for text, counts in matched.items():

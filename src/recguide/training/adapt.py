@@ -1,7 +1,7 @@
 """`recguide adapt`: any Llama-family model learns to draft.
 
-Prompts → the model's own continuations → a draft adapter trained on them → a folder ready for `--adapter`. Every
-stage keeps what it made in the work folder, so an interrupted run goes on where it was.
+Prompts → the model's own continuations → a draft adapter trained on them → a folder ready for `--adapter`.
+Every stage keeps what it made in the work folder, so an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class AdaptResult:
 def adapt(config: AdaptConfig, on_progress: OnProgress = lambda _: None) -> AdaptResult:
     """Runs all stages.
 
-    Raises ParameterError for settings or prompt files that cannot be honoured, CheckpointError for a damaged model,
-    corpus or checkpoint, RecGuideError with advice when memory runs out.
+    Raises ParameterError for settings or prompt files that cannot be honoured, CheckpointError for a damaged
+    model, corpus or checkpoint, RecGuideError with advice when memory runs out.
     """
     workers = open_workers(config.device)
     try:
@@ -162,7 +162,7 @@ def _write(
     workers: Workers,
     on_progress: OnProgress,
 ) -> dict[str, Corpus]:
-    """Continuations of the training prompts (kept in files) and the greedy ones of the measured prompt files."""
+    """Continuations of the training prompts, in files; returns the greedy ones of the measured prompts."""
     began = time.perf_counter()
 
     def on_written(done: int, total: int, tokens: int) -> None:
@@ -237,7 +237,7 @@ def split(texts: Corpus, prepared: Prepared, config: AdaptConfig) -> tuple[Corpu
 def train_run(
     config: AdaptConfig, opened: Opened, trainer: Trainer, training: Corpus, on_progress: OnProgress
 ) -> AdaptResult:
-    """Trains (from the checkpoint in the work folder, if there is one), measures, and writes the adapter's folder."""
+    """Trains, from a checkpoint if the work folder has one, measures, and writes the adapter's folder."""
     checkpoint = config.work_folder / "checkpoint.pt"
     if checkpoint.is_file():
         trainer.resume(checkpoint)

@@ -95,8 +95,8 @@ def _text(report: Report, curve: bool) -> str:
 def _about(report: Report) -> list[str]:
     name = report.config.output.name
     return [
-        "With this LoRA adapter the model drafts a block of tokens in one forward; without it, the model verifies the",
-        "draft. Output is that of the model itself, token for token; the adapter only makes it come in fewer forwards.",
+        "With this LoRA adapter the model drafts a block of tokens in one forward; without it, it verifies",
+        "them. The output is the model's own, token for token; it only comes in fewer forwards.",
         "",
         "```sh",
         f'recguide generate "Hello" --model {report.model} --adapter {name}',
@@ -119,8 +119,8 @@ def _measured_table(report: Report) -> list[str]:
     sizes = sorted(next(iter(rows.values())))
     lines = [
         f"Mean acceptance A (tokens a round emits) on {kind}, greedy, at most "
-        f"{report.config.continuation.max_new_tokens} new tokens. Drafts are compared with the model's own greedy text "
-        "(teacher-forced), round after round as decoding would; no engine is involved.",
+        f"{report.config.continuation.max_new_tokens} new tokens. Drafts are compared with the model's own "
+        "greedy text (teacher-forced), round after round as decoding would; no engine is involved.",
         "",
         "| | " + " | ".join(f"B = {size}" for size in sizes) + " |",
         "|---|" + "---|" * len(sizes),
@@ -137,8 +137,8 @@ def _data(report: Report) -> list[str]:
     texts, tokens = len(report.training), int(report.training.response_lengths.sum())
     passes = ", ".join(f"{t:g}" for t in report.config.continuation.temperatures)
     lines = [
-        f"The model's own continuations ({texts:,} texts, {tokens / 1e6:.1f} M tokens; temperatures {passes}) of "
-        f"{len(prompts):,} prompts. The prompts are credited here; their text is not part of the adapter.",
+        f"The model's own continuations ({texts:,} texts, {tokens / 1e6:.1f} M tokens; temperatures "
+        f"{passes}) of {len(prompts):,} prompts. The prompts are credited here; their text is not in it.",
         "",
         "| source | licence | prompts |",
         "|---|---|---|",
@@ -179,14 +179,14 @@ def _limits(report: Report) -> list[str]:
     longest = report.config.continuation.max_prompt_tokens + report.config.continuation.max_new_tokens
     sizes = ", ".join(str(size) for size in sorted(report.config.train.blocks.sizes))
     return [
-        f"- It belongs to exactly this model; trained on texts of up to {longest} tokens and blocks of {sizes}.",
+        f"- It belongs to exactly this model. Trained on texts of up to {longest} tokens, blocks of {sizes}.",
         "- Acceptance falls on languages and tasks that the prompts do not cover; the text stays right.",
         "- It says nothing about the quality of the model's answers, which it does not change.",
     ]
 
 
 def draw_curve(history: Sequence[Entry], file: Path) -> bool:
-    """Loss and held-out acceptance over drafted slots; False if matplotlib is not installed or there is nothing."""
+    """Loss and held-out acceptance over drafted slots; False without matplotlib or without history."""
     if not history or importlib.util.find_spec("matplotlib") is None:
         return False
     from matplotlib.figure import Figure  # an extra, and slow to import

@@ -1,4 +1,4 @@
-"""What an adaptation is asked to do: frozen settings that check themselves, with the defaults of the recipe."""
+"""What an adaptation is asked to do: frozen settings that check themselves, with the recipe's defaults."""
 
 from __future__ import annotations
 
@@ -113,9 +113,9 @@ class BlockConfig:
 class LossConfig:
     """What a drafted slot is trained towards, and how much it counts.
 
-    The target of a slot is hard · (the text's token) + (1 − hard) · (the model's own next-token distribution at
-    `teacher_temperature`). Its weight is (1 − reach) · exp(−(k − 1) / decay) + reach · Π p, with k the tokens
-    it looks ahead and Π p the probability that all earlier slots of its block are right (no gradient):
+    The target of a slot is hard · (the text's token) + (1 − hard) · (the model's own next-token distribution
+    at `teacher_temperature`). Its weight is (1 − reach) · exp(−(k − 1) / decay) + reach · Π p, with k the
+    tokens it looks ahead and Π p the probability that all earlier slots of its block are right (no gradient):
     slots behind a sure mismatch do not count, as in decoding.
     """
 
@@ -215,7 +215,8 @@ class AdaptConfig:
         work: folder of the continuations and checkpoints; None is `output`/work.
         limit: prompts used at most, spread over the sources; None for all.
         held_out: prompts of each source group that are measured, never trained on.
-        mask_token_id: id fed to MASK slots where the checkpoint names none; None picks an unused special token.
+        mask_token_id: id fed to MASK slots where the checkpoint names none; None picks an unused special
+        token.
         joint: train the whole backbone for AR and diffusion together instead of an adapter.
         measure: name → prompt file; acceptance on them is measured at the end, they are never trained on.
         measure_limit: prompts of each such file, from its beginning.

@@ -1,4 +1,4 @@
-"""The texts an adapter is trained on: the model's own continuations of the prompts, kept in resumable files."""
+"""The texts an adapter is trained on: the model's own continuations of prompts, in resumable files."""
 
 from __future__ import annotations
 

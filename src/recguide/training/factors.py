@@ -1,9 +1,10 @@
 """The trainable side of an adapter: LoRA factors of all layers, stacked, and the weights they amount to.
 
-While training, a step's noisy half is one large batch under one adapter, so the deltas are merged into the weights
-once a step (W + scale · B·A, in the factors' precision) instead of being added to every token. The gradient of
-the merged weights reaches A and B by the chain rule: the same numbers as per-token deltas, at a fraction of the
-memory traffic. The finished adapter is an ordinary per-token one.
+While training, a step's noisy half is one large batch under one adapter, so the deltas are merged into the
+weights once a step (W + scale · B·A, in the factors' precision) instead of being added to every token. The
+gradient of
+the merged weights reaches A and B by the chain rule: the same numbers as per-token deltas, at a fraction of
+the memory traffic. The finished adapter is an ordinary per-token one.
 """
 
 from __future__ import annotations

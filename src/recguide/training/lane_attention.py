@@ -24,7 +24,7 @@ def reference(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
 
 
 def best(head_dim: int, device: torch.device) -> LaneAttention:
-    """The Triton kernel where it runs (a GPU, and a head dimension that is a power of two), else `reference`."""
+    """The Triton kernel where it runs (on a GPU, at a head dimension of 2^n), else `reference`."""
     power = head_dim >= 16 and head_dim & (head_dim - 1) == 0
     if not power or device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return reference

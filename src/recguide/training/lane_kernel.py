@@ -4,7 +4,7 @@ Importing this file needs Triton.
 """
 
 # Triton ships no types, and kernels are not Python that a type checker could follow.
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
 
 from __future__ import annotations
 

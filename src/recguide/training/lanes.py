@@ -1,7 +1,7 @@
 """Many sequences decoding together, one token a step, each in a lane of a fixed batch.
 
-A lane that ends is given the next prompt. Shapes never change, so on a GPU the step is one CUDA graph; the host
-looks at the lanes only every few steps.
+A lane that ends is given the next prompt. Shapes never change, so on a GPU the step is one CUDA graph; the
+host looks at the lanes only every few steps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Written:
 
 
 class Lanes:
-    """The batch: caches, and for each lane the token to feed next, its position, and what was written so far."""
+    """The batch: caches, and each lane's next token, its position, and what was written so far."""
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class Lanes:
     def write(self, prompts: Sequence[Sequence[int]], temperature: float, seed: int) -> Iterator[Written]:
         """Continues every prompt; results come in the order in which they end.
 
-        Prompts of similar length are best handed over side by side: they are padded to the longest of a refill.
+        Prompts of similar length are best handed over side by side: they are padded to the longest of a
+        refill.
         """
         step = self._step_at(temperature)
         self._generator.manual_seed(seed)
@@ -118,8 +119,8 @@ class Lanes:
             q, k, v = (t.unflatten(0, (len(prompts), longest)) for t in (q, k, v))
             self._keys[index, where, :longest] = k
             self._values[index, where, :longest] = v
-            heads_first = (t.transpose(1, 2) for t in (q, k, v))
-            attended = F.scaled_dot_product_attention(*heads_first, is_causal=True, enable_gqa=True)
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
             x = finish(x, attended.transpose(1, 2).flatten(0, 1), weights, shape)
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
         last = torch.arange(len(prompts), device=device) * longest + lengths - 1
@@ -176,7 +177,7 @@ class Lanes:
         logits = head_logits(self._backbone.final(x), self._backbone.head)
         logits[:, self._mask_token] = float("-inf")
         if temperature > 0:
-            # Gumbel noise is −log of an exponential variable; logits / T + G and logits + T·G have the same argmax.
+            # Gumbel noise is −log of an exponential variable, and T scales all: argmax of logits − T·log E.
             noise = torch.empty_like(logits).exponential_(generator=self._generator).log_()
             token = torch.sub(logits, noise, alpha=temperature).argmax(-1)
         else:

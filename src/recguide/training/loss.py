@@ -1,7 +1,7 @@
 """The draft loss: cross-entropy with mixed targets, without ever holding the logits of a whole step.
 
-Logits of a chunk of slots are made, turned into losses and into the gradient of the hidden states at once, and
-dropped. The head is frozen, so nothing else needs them.
+Logits of a chunk of slots are made, turned into losses and into the gradient of the hidden states at once,
+and dropped. The head is frozen, so nothing else needs them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ChunkOutcome(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Per slot, [M]: the loss (differentiable), −log p of the label, KL to the model, and whether it was picked."""
+    """Per slot, [M]: the loss (differentiable), −log p of the label, KL to the model, picked or not."""
 
     loss: Tensor
     hard: Tensor
@@ -139,7 +139,7 @@ def slot_weights(hard: Tensor, ahead: Tensor, first: Tensor, valid: Tensor, conf
     """
     cost = torch.where(valid, hard.detach(), torch.zeros_like(hard)).double()
     before = cost.cumsum(0) - cost
-    # The sum of −log p over the earlier slots of the block; differences of a running sum need double precision.
+    # −log p summed over the earlier slots of the block; differences of a running sum need double precision.
     reached = torch.exp(-(before - before[first])).to(hard.dtype)
     decayed = torch.exp(-(ahead.to(hard.dtype) - 1) / config.decay)
     return torch.where(valid, (1 - config.reach) * decayed + config.reach * reached, torch.zeros_like(hard))

@@ -1,4 +1,4 @@
-"""A decoder layer as a pure function of its weights, so that training can merge deltas into them and compile it.
+"""A decoder layer as a pure function of its weights: training merges deltas into them and compiles it.
 
 `recguide.models.decoder` is the definition; this is the same arithmetic on weights that are arguments. Both
 halves of a training step and the continuation writer run through it.

@@ -1,4 +1,4 @@
-"""How the factors move: learning-rate schedule, AdamW groups, orthogonalised momentum, averaged parameters."""
+"""How the factors move: learning rates, AdamW, orthogonalised momentum, averaged parameters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rate(step: int, steps: int, config: OptimiserConfig) -> float:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose update is orthogonalised for each matrix of a stack [n, rows, columns] (Jordan et al., 2024).
+    """Momentum, its update orthogonalised for each matrix of a stack [n, rows, columns] (Jordan 2024).
 
     The update is scaled by 0.2·√max(rows, columns), which gives it the size of an AdamW update (Liu et al.,
     arXiv 2502.16982), so learning rates carry over.
@@ -39,7 +39,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(groups, {"lr": 1e-3, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002 (torch's signature)
         for group in self.param_groups:
             for parameter in group["params"]:
                 gradient = parameter.grad
@@ -57,7 +57,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
-    """[n, rows, columns] → matrices with the same singular vectors and singular values near 1 (Newton-Schulz)."""
+    """[n, rows, columns] → matrices of the same singular vectors, singular values near 1 (Newton-Schulz)."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices.bfloat16() if matrices.is_cuda else matrices
     tall = x.shape[-2] > x.shape[-1]
@@ -125,7 +125,8 @@ class Average:
     def update(self, step: int) -> None:
         """Moves the average; early on it follows faster, so that the start is forgotten."""
         decay = min(self._decay, (step + 1) / (step + 10))
-        torch._foreach_lerp_(self.values, [p.detach() for p in self._live], 1 - decay)
+        for value, parameter in zip(self.values, self._live, strict=True):
+            value.lerp_(parameter.detach(), 1 - decay)
 
     @torch.no_grad()
     def swap(self) -> None:

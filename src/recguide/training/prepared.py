@@ -1,10 +1,11 @@
-"""Prompts as the token ids that the model is asked with, kept in a file because tokenising many takes minutes."""
+"""Prompts as the token ids that the model is asked with, kept in a file: tokenising many takes a while."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +28,13 @@ class Prepared:
 def prepare(
     prompts: Sequence[Prompt], tokenizer: Tokenizer, file: Path, on_count: OnCount = lambda *_: None
 ) -> Prepared:
-    """Token ids of every prompt, from `file` if it holds those of the same prompts, else made and kept there."""
+    """Token ids of every prompt: from `file` if it holds those of these prompts, else kept there."""
     digest = _digest(prompts, tokenizer)
     if file.is_file():
         with np.load(file, allow_pickle=False) as stored:
             if str(stored["digest"]) == digest:
                 flat, offsets = stored["tokens"].astype(np.int64), stored["offsets"].tolist()
-                pieces = (tuple(flat[a:b].tolist()) for a, b in zip(offsets, offsets[1:], strict=False))
+                pieces = (tuple(flat[a:b].tolist()) for a, b in pairwise(offsets))
                 return Prepared(tuple(prompts), tuple(pieces))
     tokens: list[tuple[int, ...]] = []
     for prompt in prompts:

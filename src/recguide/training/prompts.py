@@ -87,7 +87,7 @@ def limited(prompts: Sequence[Prompt], limit: int | None, seed: int) -> list[Pro
 
 
 def held_out(prompts: Sequence[Prompt], count: int, seed: int) -> set[int]:
-    """Indices of prompts that are measured and never trained on: `count` of each task, a tenth of it at most."""
+    """Indices of prompts to measure and never train on: `count` of each task, a tenth of it at most."""
     rng = np.random.default_rng([seed, 3])
     tasks: dict[str, list[int]] = {}
     for index in rng.permutation(len(prompts)).tolist():

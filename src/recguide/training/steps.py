@@ -1,7 +1,7 @@
 """Which texts and which blocks one training step runs: pure functions of the corpus and a seed.
 
-A step holds whole texts (the clean half) and blocks that start inside their responses (the noisy half), both of
-fixed length, so every step has the same shapes and hardly any padding.
+A step holds whole texts (the clean half) and blocks that start inside their responses (the noisy half), both
+of fixed length, so every step has the same shapes and hardly any padding.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def draw_blocks(
 def lay_out(
     corpus: Corpus, members: Longs, blocks: Blocks, clean_tokens: int, noisy_tokens: int | None = None
 ) -> Step:
-    """The step's arrays. Clean tokens behind the last text, and noisy ones behind the last block, see themselves.
+    """The step's arrays. Tokens behind the last text, or behind the last block, see themselves alone.
 
     Args:
         noisy_tokens: length of the noisy half; None is the sum of the block sizes.

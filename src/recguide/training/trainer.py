@@ -106,10 +106,9 @@ class Trainer:
         self._average = Average(self.factors, config.optimiser.ema) if config.optimiser.ema else None
         self._halves = like._halves if like else Halves(backbone, *sizes, compiled=compiled)
         self._drafter = Drafter(backbone, self._halves, sizes, mask_token)
-        function = torch.compile(chunk_outcome, dynamic=False) if compiled else chunk_outcome
-        self._loss = DraftLoss(
-            backbone.head, config.loss, mask_token, min(LOSS_CHUNK, config.noisy_tokens), function
-        )
+        chunk = min(LOSS_CHUNK, config.noisy_tokens)
+        function = like._loss.function if like else (_compiled_outcome() if compiled else chunk_outcome)
+        self._loss = DraftLoss(backbone.head, config.loss, mask_token, chunk, function)
 
     @property
     def first(self) -> bool:
@@ -298,6 +297,6 @@ def _settings(config: TrainConfig) -> str:
 
 def _memory_advice(config: TrainConfig) -> str:
     return (
-        f"out of memory with {config.clean_tokens} clean and {config.noisy_tokens} noisy tokens a step; halve both "
-        "(--tokens), and double --steps to train on as many; a lower --rank saves little"
+        f"out of memory with {config.clean_tokens} clean and {config.noisy_tokens} noisy tokens a step; "
+        "halve both (--tokens), and double --steps to train on as many; a lower --rank saves little"
     )

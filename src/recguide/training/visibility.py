@@ -4,8 +4,8 @@ A step has a clean half (whole texts, causal, adapter off) and a noisy half (blo
 starts at position n of a text sees the clean tokens of that text before n, as it would see the cached prefix,
 and every own slot. Blocks never see each other, and clean tokens never see blocks.
 
-Texts lie one after the other, so what a token sees of the clean half is an interval of indices: the mask is two
-comparisons, and so is the question which tiles of keys a tile of queries needs.
+Texts lie one after the other, so what a token sees of the clean half is an interval of indices: the mask is
+two comparisons, and so is the question which tiles of keys a tile of queries needs.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Workers:
 
 
 def open_workers(asked: str) -> Workers:
-    """Joins the other processes if `torchrun` started this one, else stands alone; `asked` is the device wanted."""
+    """Joins the other processes if `torchrun` started this one, else stands alone."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return Workers()
