@@ -125,6 +125,20 @@ def test_a_chosen_adapter_and_none(nld, tmp_path):
         load(str(nld), adapter=str(tmp_path / "absent"))
 
 
+def test_the_demo_model_takes_the_shipped_adapter(llama, tmp_path, monkeypatch):
+    monkeypatch.setattr(loading.sources, "resolve", lambda *_: llama)
+    monkeypatch.setattr(loading, "SHIPPED_ADAPTERS", tmp_path)
+    assert load("smollm2-135m").adapter is None
+    adapter = tiny_adapter(read_config(llama))
+    adapter.mask_token_id = 16
+    save_adapter(adapter, tmp_path / "smollm2-135m", base="tiny")
+    model = load("smollm2-135m")
+    assert model.name == "smollm2-135m"
+    assert model.vocabulary.mask == 16
+    assert load("smollm2-135m", adapter=None).adapter is None
+    assert load(str(llama)).adapter is None
+
+
 def test_a_base_checkpoint_has_no_adapter(tmp_path):
     folder = write_checkpoint(tmp_path, NLD, adapter=False)
     model = load(str(folder))

@@ -143,14 +143,16 @@ def load(
     config = read_config(folder)
     decoder = Decoder(config, precision, where)
     load_weights(decoder, folder, progress)
-    adapter_folder = _adapter_folder(source, folder, adapter)
+    local = Path(source).expanduser().is_dir()
+    own_adapter = SHIPPED_ADAPTERS / source if source == demo.NAME and not local else folder / NATIVE_ADAPTER
+    adapter_folder = _adapter_folder(adapter, own_adapter)
     loaded = (
         None
         if adapter_folder is None
         else adapter_files.load_adapter(adapter_folder, config, precision, where)
     )
     model = Model(
-        name=folder.resolve().name if Path(source).expanduser().is_dir() else source,
+        name=folder.resolve().name if local else source,
         config=config,
         decoder=decoder,
         adapter=loaded,
@@ -188,16 +190,16 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
     return found
 
 
-def _adapter_folder(source: str, folder: Path, adapter: str | None) -> Path | None:
+def _adapter_folder(adapter: str | None, own: Path) -> Path | None:
+    """The folder that was asked for; `own` is the model's, if it exists."""
+    if adapter == "auto":
+        return own if own.is_dir() else None
     if adapter is None:
         return None
-    if adapter != "auto":
-        chosen = Path(adapter).expanduser()
-        if not chosen.is_dir():
-            raise ParameterError("adapter", f"{adapter!r} is no folder; auto, None or a PEFT folder are")
-        return chosen
-    own = SHIPPED_ADAPTERS / source if source == demo.NAME else folder / NATIVE_ADAPTER
-    return own if own.is_dir() else None
+    chosen = Path(adapter).expanduser()
+    if not chosen.is_dir():
+        raise ParameterError("adapter", f"{adapter!r} is no folder; auto, None or a PEFT folder are")
+    return chosen
 
 
 def _check_tokenizer(model: Model, file: Path) -> None:
