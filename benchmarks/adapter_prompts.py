@@ -1,4 +1,4 @@
-"""The prompt mixture of the demo model's adapter: a balanced choice of instruction prompts and rewritten ones.
+"""The prompt mixture of the demo model's adapter: a balanced choice of prompts and rewritten ones.
 
     python benchmarks/adapter_prompts.py PROMPTS.jsonl.zst MIXTURE.jsonl.zst
 

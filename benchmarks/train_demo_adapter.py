@@ -361,6 +361,7 @@ def config_of(arguments: argparse.Namespace) -> AdaptConfig:
             clean_tokens=round(tokens / arguments.coverage / 128) * 128,
             noisy_tokens=tokens,
             eval_every=arguments.eval_every,
+            checkpoint_every=1000,
             max_seconds=arguments.seconds,
             seed=arguments.seed,
             lora=LoraConfig(rank=arguments.rank, rank_pattern=json.loads(arguments.rank_pattern)),

@@ -12,7 +12,9 @@ def _read_llama(fields: Fields) -> ModelConfig:
         _refuse_sliding_window(fields)
     fields.refuse("sliding_window")
     rope = read_rope(fields, default_theta=10_000.0)
-    return read_decoder(fields, rope=rope, query_scale=None, native_drafts=False)
+    # Set by a joint AR + diffusion training, which leaves a checkpoint that drafts without an adapter.
+    drafts = fields.flag("native_drafts", False)
+    return read_decoder(fields, rope=rope, query_scale=None, native_drafts=drafts)
 
 
 def _refuse_sliding_window(fields: Fields) -> None:

@@ -17,11 +17,13 @@ import torch
 from recguide.core import ParameterError, RecGuideError
 from recguide.models.adapter_files import save_adapter
 from recguide.models.loading import Model, load
+from recguide.models.sources import resolve
 from recguide.training.acceptance import Measured
 from recguide.training.card import Report, write_card
-from recguide.training.config import AdaptConfig, ContinuationConfig
+from recguide.training.config import AdaptConfig, ContinuationConfig, JointConfig
 from recguide.training.continuations import chunk_file, chunks, read_continuations, write_continuations
 from recguide.training.corpus import Corpus
+from recguide.training.joint import JointTrainer, save_joint
 from recguide.training.lanes import Lanes
 from recguide.training.network import Backbone
 from recguide.training.prepared import Prepared, prepare, unused_special
@@ -111,10 +113,8 @@ def _adapt(config: AdaptConfig, workers: Workers, on_progress: OnProgress) -> Ad
     opened = open_run(config, workers, on_progress)
     texts = read_continuations(config.work_folder, len(opened.prepared.prompts), config.continuation)
     training, held = split(texts, opened.prepared, config)
-    if config.joint:
-        from recguide.training.joint import train_jointly  # a rare recipe; it pulls in nothing else
-
-        return train_jointly(config, opened.model, opened.mask_token, training, on_progress)
+    if config.joint is not None:
+        return _train_jointly(config, config.joint, opened, training, on_progress)
     trainer = Trainer(
         opened.backbone, training, config.train, opened.mask_token, held_out=held, workers=workers
     )
@@ -232,6 +232,25 @@ def split(texts: Corpus, prepared: Prepared, config: AdaptConfig) -> tuple[Corpu
     greedy = texts.temperatures == 0
     groups = {task: texts.select(out & greedy & (task_of == task)) for task in tasks}
     return texts.select(~out), {task: group for task, group in groups.items() if len(group)}
+
+
+def _train_jointly(
+    config: AdaptConfig, joint: JointConfig, opened: Opened, training: Corpus, on_progress: OnProgress
+) -> AdaptResult:
+    """The whole backbone instead of an adapter; the result is a checkpoint folder."""
+    history: list[Entry] = []
+
+    def on_step(step: int, ar: float, diffusion: float) -> None:
+        tokens = step * config.train.clean_tokens
+        entry = Entry(step, ar + joint.alpha * diffusion, 0.0, 0.0, time.perf_counter() - began, tokens)
+        history.append(entry)
+        on_progress(Event("joint training", step, config.train.steps, entry))
+
+    began = time.perf_counter()
+    trainer = JointTrainer(opened.backbone, training, config.train, joint, opened.mask_token)
+    trainer.run(on_step)
+    save_joint(trainer, resolve(config.model), config.output, opened.mask_token, joint.block_size)
+    return AdaptResult(config.output, True, tuple(history), {})
 
 
 def train_run(

@@ -99,7 +99,7 @@ def _about(report: Report) -> list[str]:
         "them. The output is the model's own, token for token; it only comes in fewer forwards.",
         "",
         "```sh",
-        f'recguide generate "Hello" --model {report.model} --adapter {name}',
+        f'recguide generate {report.model} "Why is the sky blue?" --adapter {name}',
         "```",
         "",
         f"MASK slots take token id {report.mask_token} and the learned `mask_embedding`.",

@@ -205,6 +205,29 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JointConfig:
+    """Joint AR + diffusion training of the whole backbone (arXiv 2607.05722): it changes the model.
+
+    Attributes:
+        block_size: tokens of one block of the noisy half.
+        alpha: weight of the diffusion loss beside the next-token loss.
+    """
+
+    block_size: int = 32
+    alpha: float = 0.3
+
+    def __post_init__(self) -> None:
+        _require(self.block_size >= 2, "block_size", "must be at least 2", self.block_size)
+        _require(self.alpha > 0, "alpha", "must be > 0", self.alpha)
+
+
+JOINT_OPTIMISER = OptimiserConfig(
+    lr=1e-5, schedule="wsd", weight_decay=0.1, warmup=0.01, decay=0.2, final=0.1
+)
+"""Rates for training all weights, far below those of an adapter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptConfig:
     """Everything `recguide adapt` needs.
 
@@ -217,7 +240,7 @@ class AdaptConfig:
         held_out: prompts of each source group that are measured, never trained on.
         mask_token_id: id fed to MASK slots where the checkpoint names none; None picks an unused special
         token.
-        joint: train the whole backbone for AR and diffusion together instead of an adapter.
+        joint: train the whole backbone for AR and diffusion together instead of an adapter; None does not.
         measure: name → prompt file; acceptance on them is measured at the end, they are never trained on.
         measure_limit: prompts of each such file, from its beginning.
     """
@@ -231,7 +254,7 @@ class AdaptConfig:
     limit: int | None = None
     held_out: int = 32
     mask_token_id: int | None = None
-    joint: bool = False
+    joint: JointConfig | None = None
     measure: Mapping[str, Path] = field(default_factory=dict[str, Path])
     measure_limit: int = 100
     continuation: ContinuationConfig = field(default_factory=ContinuationConfig)

@@ -6,6 +6,7 @@ of fixed length, so every step has the same shapes and hardly any padding.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,26 +75,34 @@ class StepPlan:
         self._sizes = (clean_tokens, noisy_tokens)
         self._blocks = blocks
         self._seed = seed
-        self._epochs: dict[int, list[Longs]] = {}
         if not len(self._usable):
             raise ValueError("no text of the corpus has two response tokens and fits a step")
+        self._members = text_groups(corpus, self._usable, clean_tokens, seed)
 
     def step(self, index: int) -> Step:
         """Step `index` ≥ 0 of an endless run."""
-        epoch, first = 0, 0
-        while index >= first + len(self._groups(epoch)):
-            first += len(self._groups(epoch))
-            epoch += 1
-        members = self._groups(epoch)[index - first]
+        members = self._members(index)
         rng = np.random.default_rng([self._seed, 1, index])
         blocks = draw_blocks(self._corpus, members, self._sizes[1], self._blocks, rng)
         return lay_out(self._corpus, members, blocks, self._sizes[0])
 
-    def _groups(self, epoch: int) -> list[Longs]:
-        if epoch not in self._epochs:
-            order = np.random.default_rng([self._seed, 0, epoch]).permutation(self._usable)
-            self._epochs[epoch] = _fill(order, self._corpus.lengths[order], self._sizes[0])
-        return self._epochs[epoch]
+
+def text_groups(corpus: Corpus, usable: Longs, capacity: int, seed: int) -> Callable[[int], Longs]:
+    """The texts of step 0, 1, …: every epoch in a new order, cut into groups of at most `capacity` tokens."""
+    epochs: list[list[Longs]] = []
+
+    def members(index: int) -> Longs:
+        epoch = 0
+        while True:
+            if epoch == len(epochs):
+                order = np.random.default_rng([seed, 0, epoch]).permutation(usable)
+                epochs.append(_fill(order, corpus.lengths[order], capacity))
+            if index < len(epochs[epoch]):
+                return epochs[epoch][index]
+            index -= len(epochs[epoch])
+            epoch += 1
+
+    return members
 
 
 def _fill(order: Longs, lengths: Longs, capacity: int) -> list[Longs]:

@@ -119,13 +119,15 @@ def _clean_tiles(spans: Spans) -> Tensor:
 
 
 def _noisy_tiles(spans: Spans) -> Tensor:
-    """The same for the noisy half, [Q / TILE, (C + Q) / TILE] bool. No block straddles a tile of queries."""
+    """The same for the noisy half, [Q / TILE, (C + Q) / TILE] bool; block numbers rise."""
     clean, noisy = spans.clean_first.shape[0] // TILE, spans.noisy_first.shape[0] // TILE
     index = torch.arange(clean, device=spans.clean_first.device)
     first = spans.noisy_first.view(noisy, TILE).amin(1)[:, None]
     limit = spans.noisy_limit.view(noisy, TILE).amax(1)[:, None]
     prefix = ((index[None] + 1) * TILE > first) & (index[None] * TILE < limit)
-    return torch.cat((prefix, torch.eye(noisy, dtype=torch.bool, device=index.device)), 1)
+    lowest, highest = spans.noisy_block.view(noisy, TILE).aminmax(dim=1)
+    own = (lowest[None] <= highest[:, None]) & (highest[None] >= lowest[:, None])
+    return torch.cat((prefix, own), 1)
 
 
 def _block_mask(tiles: Tensor, rule: MaskFunction) -> BlockMask:

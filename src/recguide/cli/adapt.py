@@ -1,0 +1,237 @@
+"""`recguide adapt`: train a draft adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from recguide.cli.console import Progress, note, out, print_json, steps
+from recguide.cli.options import Json, Model
+
+if TYPE_CHECKING:
+    from recguide.training.adapt import AdaptResult, Event
+    from recguide.training.config import AdaptConfig
+
+_TEXTS, _ADAPTER, _TRAINING, _JOINT = "Continuations", "Adapter", "Training", "Joint training"
+
+
+def _texts(help_text: str) -> Any:  # noqa: ANN401
+    return typer.Option(help=help_text, rich_help_panel=_TEXTS)
+
+
+def _adapter(help_text: str) -> Any:  # noqa: ANN401
+    return typer.Option(help=help_text, rich_help_panel=_ADAPTER)
+
+
+def _training(help_text: str) -> Any:  # noqa: ANN401
+    return typer.Option(help=help_text, rich_help_panel=_TRAINING)
+
+
+def adapt(
+    model: Model,
+    *,
+    prompts: Annotated[
+        Path, typer.Option(help="JSON Lines with `prompt`, perhaps `source`, `licence`, `task`.")
+    ],
+    output: Annotated[Path, typer.Option(help="Folder of the finished adapter.")],
+    work: Annotated[Path | None, typer.Option(help="Folder of texts and checkpoints; OUTPUT/work.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16.")] = "auto",
+    limit: Annotated[int | None, _texts("Prompts used, spread over the sources; all if absent.")] = None,
+    held_out: Annotated[int, _texts("Prompts of each task that are measured instead of trained on.")] = 32,
+    measure: Annotated[
+        list[str] | None, _texts("NAME=FILE of prompts to measure at the end; repeatable.")
+    ] = None,
+    temperatures: Annotated[str, _texts("One pass over the prompts for each.")] = "0,0.7",
+    max_new_tokens: Annotated[int, _texts("Tokens of a text at most.")] = 256,
+    max_prompt_tokens: Annotated[int, _texts("Longer prompts are left out.")] = 384,
+    lanes: Annotated[int | None, _texts("Sequences written together; 8 on a CPU, 512 on a GPU.")] = None,
+    rank: Annotated[int, _adapter("Rank of the low-rank deltas.")] = 64,
+    alpha: Annotated[float | None, _adapter("Deltas count alpha / rank; twice the rank if absent.")] = None,
+    targets: Annotated[str, _adapter("Linear layers with a delta.")] = (
+        "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
+    ),
+    rank_pattern: Annotated[str, _adapter("Other ranks: down_proj=32,layers.0.self_attn.q_proj=16")] = "",
+    mask_token: Annotated[
+        int | None, _adapter("Id for MASK slots; an unused special token if absent.")
+    ] = None,
+    steps_: Annotated[
+        int, typer.Option("--steps", help="Optimiser steps.", rich_help_panel=_TRAINING)
+    ] = 2000,
+    tokens: Annotated[int, _training("Drafted slots of a step, and as many tokens of text.")] = 16_384,
+    optimiser: Annotated[str, _training("adamw, or muon.")] = "adamw",
+    lr: Annotated[float | None, _training("Peak learning rate; 1e-3, or 1e-5 for --joint.")] = None,
+    schedule: Annotated[str, _training("cosine, or wsd.")] = "cosine",
+    ema: Annotated[float, _training("Decay of averaged weights; 0 for none.")] = 0.0,
+    blocks: Annotated[str, _training("Block sizes and their share of the slots.")] = "8:0.35,16:0.5,32:0.15",
+    hard: Annotated[
+        float, _training("Share of the text's token in the target; the rest is distilled.")
+    ] = 0.5,
+    reach: Annotated[float, _training("Share of the weight that only reachable slots get.")] = 0.5,
+    eval_every: Annotated[int, _training("Steps between measurements.")] = 250,
+    checkpoint_every: Annotated[int, _training("Steps between checkpoints; 0 for one at the end.")] = 500,
+    patience: Annotated[int, _training("Stop after that many measurements without gain; 0 never.")] = 0,
+    max_seconds: Annotated[
+        float | None, _training("Stop after that training time; call again to go on.")
+    ] = None,
+    seed: Annotated[int, _training("Seed of everything.")] = 0,
+    joint: Annotated[
+        bool, typer.Option(help="Train the whole backbone instead: it changes.", rich_help_panel=_JOINT)
+    ] = False,
+    alpha_diffusion: Annotated[
+        float, typer.Option(help="Weight of its diffusion loss.", rich_help_panel=_JOINT)
+    ] = 0.3,
+    json_output: Json = False,
+) -> None:
+    """Train a draft adapter, so that a model learns to draft.
+
+    The model continues the prompts itself; the adapter learns to draft those texts. Interrupted, the same
+    call goes on where it was.
+
+    Example: [bold]recguide adapt smollm2-135m --prompts prompts.jsonl --output my-adapter[/bold]
+    """
+    from recguide.core import ParameterError
+    from recguide.training.adapt import adapt as run
+
+    given = dict(locals())
+    config = build(given, ParameterError)
+    with steps("adapting") as move:
+        result = run(config, _shower(move))
+    if json_output:
+        print_json(summary(result))
+    else:
+        show(result)
+
+
+def build(given: dict[str, Any], error: Callable[[str, str], Exception]) -> AdaptConfig:
+    """The configuration that the options make; raises `error(option, message)` for an unreadable one."""
+    import torch
+
+    from recguide.training import config as c
+
+    on_gpu = given["device"].startswith("cuda") or (given["device"] == "auto" and torch.cuda.is_available())
+    lanes = given["lanes"] or (512 if on_gpu else 8)
+    default = c.JOINT_OPTIMISER if given["joint"] else c.OptimiserConfig()
+    optimiser = c.OptimiserConfig(
+        kind=given["optimiser"],
+        lr=given["lr"] or default.lr,
+        schedule=default.schedule if given["joint"] else given["schedule"],
+        weight_decay=default.weight_decay,
+        warmup=default.warmup,
+        final=default.final,
+        ema=given["ema"],
+    )
+    return c.AdaptConfig(
+        model=given["model"],
+        prompts=given["prompts"],
+        output=given["output"],
+        work=given["work"],
+        device=given["device"],
+        dtype=given["dtype"],
+        limit=given["limit"],
+        held_out=given["held_out"],
+        mask_token_id=given["mask_token"],
+        measure={
+            name: Path(file) for name, file in pairs("measure", ",".join(given["measure"] or ()), "=", error)
+        },
+        joint=c.JointConfig(alpha=given["alpha_diffusion"]) if given["joint"] else None,
+        continuation=c.ContinuationConfig(
+            temperatures=tuple(number("temperatures", t, error) for t in given["temperatures"].split(",")),
+            max_new_tokens=given["max_new_tokens"],
+            max_prompt_tokens=given["max_prompt_tokens"],
+            lanes=lanes,
+            seed=given["seed"],
+        ),
+        train=c.TrainConfig(
+            steps=given["steps_"],
+            clean_tokens=given["tokens"],
+            noisy_tokens=given["tokens"],
+            eval_every=given["eval_every"],
+            checkpoint_every=given["checkpoint_every"],
+            patience=given["patience"],
+            max_seconds=given["max_seconds"],
+            seed=given["seed"],
+            lora=c.LoraConfig(
+                rank=given["rank"],
+                alpha=given["alpha"],
+                targets=tuple(given["targets"].split(",")),
+                rank_pattern={
+                    name: int(number("rank_pattern", rank, error))
+                    for name, rank in pairs("rank_pattern", given["rank_pattern"], "=", error)
+                },
+            ),
+            blocks=c.BlockConfig(
+                sizes={
+                    int(number("blocks", size, error)): number("blocks", share, error)
+                    for size, share in pairs("blocks", given["blocks"], ":", error)
+                }
+            ),
+            loss=c.LossConfig(hard=given["hard"], reach=given["reach"]),
+            optimiser=optimiser,
+        ),
+    )
+
+
+def pairs(option: str, text: str, mark: str, error: Callable[[str, str], Exception]) -> list[tuple[str, str]]:
+    """ "a=1,b=2" → [("a", "1"), ("b", "2")]."""
+    found: list[tuple[str, str]] = []
+    for piece in filter(None, text.split(",")):
+        left, middle, right = piece.partition(mark)
+        if not (left and middle and right):
+            raise error(option, f"{piece!r} is not of the form name{mark}value")
+        found.append((left, right))
+    return found
+
+
+def number(option: str, text: str, error: Callable[[str, str], Exception]) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise error(option, f"{text!r} is no number") from None
+
+
+def _shower(move: Progress) -> Callable[[Event], None]:
+    """Moves the progress line; a line of history stays where acceptance was measured."""
+
+    def on_event(event: Event) -> None:
+        entry = event.entry
+        if entry is None:
+            move(event.stage, event.done, event.total)
+            return
+        move(f"{event.stage}, loss {entry.loss:.3f}", event.done, event.total)
+        if entry.acceptance:
+            tasks = "   ".join(
+                f"{task} " + "/".join(f"{a:.2f}" for a in sizes.values())
+                for task, sizes in entry.acceptance.items()
+            )
+            sizes = "/".join(str(size) for size in next(iter(entry.acceptance.values())))
+            note(f"step {entry.step}: loss {entry.loss:.3f}, held-out acceptance at B = {sizes}: {tasks}")
+
+    return on_event
+
+
+def summary(result: AdaptResult) -> dict[str, object]:
+    last = result.history[-1] if result.history else None
+    return {
+        "folder": str(result.folder),
+        "finished": result.finished,
+        "steps": 0 if last is None else last.step,
+        "seconds": 0.0 if last is None else last.seconds,
+        "loss": None if last is None else last.loss,
+        "held_out": {} if last is None else {task: dict(sizes) for task, sizes in last.acceptance.items()},
+        "measured": {name: {b: m.mean for b, m in sizes.items()} for name, sizes in result.measured.items()},
+    }
+
+
+def show(result: AdaptResult) -> None:
+    if not result.finished:
+        note("time was up; the same command goes on from the checkpoint")
+    grid = Table(box=None, show_header=False, pad_edge=False)
+    grid.add_row("adapter", str(result.folder))
+    for name, sizes in result.measured.items():
+        grid.add_row(f"A on {name}", "  ".join(f"B{block} {m.mean:.2f}" for block, m in sizes.items()))
+    out().print(grid)
