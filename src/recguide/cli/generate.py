@@ -101,11 +101,12 @@ def _streamed(llm: LLM, ids: Sequence[int], params: SamplingParams, *, show_roun
     from recguide.core import Generation
 
     screen, painter = out(), Painter(tokenizer_of(llm.model).decode, ids)
-    err().print(legend(), "\n")
     completion: Completion | None = None
     start = time.perf_counter()
-    for chunk in llm.stream(ids, params):
+    for number, chunk in enumerate(llm.stream(ids, params)):
         text = painter.paint(chunk)
+        if number == 0:  # not earlier: the parameters may be refused
+            err().print(legend(), "\n")
         if show_rounds:
             screen.print(Text(f"{len(chunk.token_ids):>3}  ", style="dim"), _on_one_line(text), sep="")
         elif screen.is_terminal:
