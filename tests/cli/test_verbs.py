@@ -10,8 +10,6 @@ import pytest
 from recguide.cli.verbs import VERBS
 from recguide.core import CheckpointError
 
-READY = [verb for verb in VERBS if verb != "adapt"]
-
 
 def test_help_lists_every_verb_without_importing_torch():
     code = (
@@ -25,7 +23,7 @@ def test_help_lists_every_verb_without_importing_torch():
     assert all(verb in result.stdout for verb in VERBS)
 
 
-@pytest.mark.parametrize("verb", READY)
+@pytest.mark.parametrize("verb", list(VERBS))
 def test_help_of_every_verb_has_an_example_and_json(cli, verb):
     result = cli(verb, "--help")
     assert result.exit_code == 0
