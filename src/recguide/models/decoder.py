@@ -139,8 +139,7 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [W, hidden] → [W, vocab] float32 (float64 for a float64 model)."""
-        logits = F.linear(hidden, self.head)
-        return logits if logits.dtype == torch.float64 else logits.float()
+        return head_logits(hidden, self.head)
 
     def randomise(self, seed: int) -> None:
         """Fills all weights from a seed, for tests and benchmarks: norms near 1, matrices of unit gain."""
@@ -150,3 +149,16 @@ class Decoder(nn.Module):
             weight.data.copy_(
                 noise / math.sqrt(self.config.hidden_size) if weight.dim() == 2 else 1 + noise / 10
             )
+
+
+def head_logits(hidden: Tensor, head: Tensor) -> Tensor:
+    """hidden [W, hidden], head [vocab, hidden] → [W, vocab] float32 (float64 for a float64 model).
+
+    Half-precision logits would round to equal values where tokens are close, and ties would decide the text;
+    a GPU adds up in float32 anyway and can hand that out (without gradients).
+    """
+    half = hidden.dtype in (torch.bfloat16, torch.float16)
+    if half and hidden.is_cuda and not torch.is_grad_enabled():
+        return torch.mm(hidden, head.t(), out_dtype=torch.float32)
+    logits = F.linear(hidden, head)
+    return logits if logits.dtype == torch.float64 else logits.float()

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from recguide.models.decoder import head_logits
 from recguide.training.corpus import Corpus, ragged_ranges
 from recguide.training.halves import Halves, load
-from recguide.training.loss import head_logits
 from recguide.training.network import Backbone, LayerWeights
 from recguide.training.steps import Blocks, Longs, lay_out
 

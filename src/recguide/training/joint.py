@@ -23,11 +23,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from recguide.models.checkpoint import named_weights
-from recguide.models.decoder import Decoder
+from recguide.models.decoder import Decoder, head_logits
 from recguide.training.config import JointConfig, TrainConfig
 from recguide.training.corpus import Corpus, ragged_ranges
 from recguide.training.halves import clean_layer, noisy_layer
-from recguide.training.loss import head_logits
 from recguide.training.network import Backbone, LayerWeights, rms_norm
 from recguide.training.optimiser import rate
 from recguide.training.steps import Longs, text_groups

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its customary name)
 from torch import Tensor
 
+from recguide.models.decoder import head_logits
 from recguide.training import lane_attention
-from recguide.training.loss import head_logits
 from recguide.training.network import Backbone, finish, project
 
 LOOK_EVERY = 16

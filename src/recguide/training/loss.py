@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (its customary name)
 from torch import Tensor
 
+from recguide.models.decoder import head_logits
 from recguide.training.config import LossConfig
 
 
@@ -65,14 +65,6 @@ def chunk_outcome(
         hit=picked >= logp.amax(-1),
         gradient=gradient.to(precision),
     )
-
-
-def head_logits(hidden: Tensor, head: Tensor) -> Tensor:
-    """hidden [M, hidden], head [vocab, hidden] → [M, vocab] float32 (float64 for float64)."""
-    if hidden.is_cuda and hidden.dtype in (torch.bfloat16, torch.float16):
-        return torch.mm(hidden, head.t(), out_dtype=torch.float32)
-    logits = F.linear(hidden, head)
-    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 @dataclass(frozen=True, slots=True)
