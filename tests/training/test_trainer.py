@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -80,12 +82,52 @@ def test_resume_is_exact(backbone, corpus: Corpus, tmp_path: Path, kind: str):
         assert torch.equal(a, b)
     for a, b in zip(whole.finished().parameters(), second.finished().parameters(), strict=True):
         assert torch.equal(a, b)
-    other = Trainer(backbone, corpus, replace(config, seed=5), tiny.MASK)
-    with pytest.raises(CheckpointError, match="other settings"):
-        other.resume(file)
     file.write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="delete it"):
         second.resume(file)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(backbone, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run that stopped after ten steps."""
+    file = tmp_path_factory.mktemp("run") / "checkpoint.pt"
+    Trainer(backbone, corpus, replace(CONFIG, steps=10), tiny.MASK).run(checkpoint=file)
+    return file
+
+
+def test_a_resumed_run_may_choose_length_and_rate_anew(backbone, corpus: Corpus, checkpoint: Path):
+    slower = replace(CONFIG.optimiser, lr=1e-9, schedule="wsd", decay=0.1, final=0.5)
+    config = replace(
+        CONFIG, steps=14, max_seconds=60, eval_every=7, checkpoint_every=3, patience=2, optimiser=slower
+    )
+    trainer = Trainer(backbone, corpus, config, tiny.MASK)
+    trainer.resume(checkpoint)
+    before = [parameter.detach().clone() for parameter in trainer.factors.parameters()]
+    trainer.run()
+    assert trainer.steps_done == 14
+    assert trainer.history[-1].lr == pytest.approx(rate(13, 14, slower))
+    moved = [(a - b).abs().max() for a, b in zip(before, trainer.factors.parameters(), strict=True)]
+    assert 0 < max(moved) < 1e-6  # at the rate it was made for, it would move by about 1e-2
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"seed": 5}, "seed 4 (now 5)"),
+        ({"noisy_tokens": 384}, "noisy_tokens 256 (now 384)"),
+        ({"lora": LoraConfig(rank=4)}, "lora.rank 8 (now 4)"),
+        ({"loss": LossConfig(hard=0.7, reach=0.1)}, "loss.reach 0.5 (now 0.1)"),
+        ({"blocks": BlockConfig(sizes={8: 1}, continuation_share=0.2)}, "blocks.sizes"),
+        ({"optimiser": replace(CONFIG.optimiser, kind="muon")}, "optimiser.kind 'adamw' (now 'muon')"),
+        ({"optimiser": replace(CONFIG.optimiser, ema=0.0)}, "optimiser.ema 0.9 (now 0.0)"),
+    ],
+)
+def test_any_other_difference_is_refused_by_name(
+    backbone, corpus: Corpus, checkpoint: Path, changes: dict[str, Any], name: str
+):
+    trainer = Trainer(backbone, corpus, replace(CONFIG, **changes), tiny.MASK)
+    with pytest.raises(CheckpointError, match=f"other settings: {re.escape(name)}"):
+        trainer.resume(checkpoint)
 
 
 def test_replayed_acceptance_is_that_of_linear_rounds(backbone, corpus: Corpus):

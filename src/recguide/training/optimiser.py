@@ -109,8 +109,12 @@ class Optimiser:
         return [part.state_dict() for part in self._parts]
 
     def restore(self, state: Sequence[dict[str, Any]]) -> None:
+        """Takes over the moments; the peak rates stay those of this run."""
         for part, saved in zip(self._parts, state, strict=True):
+            peaks = [group["peak"] for group in part.param_groups]
             part.load_state_dict(saved)
+            for group, peak in zip(part.param_groups, peaks, strict=True):
+                group["peak"] = peak
 
 
 class Average:

@@ -6,7 +6,7 @@ import pickle
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,21 @@ from recguide.training.workers import Workers
 LOG_EVERY = 10
 LOSS_CHUNK = 4096
 MEASURED_BLOCKS = (8, 16, 32)
+CHANGEABLE = frozenset(
+    {
+        "steps",
+        "eval_every",
+        "checkpoint_every",
+        "patience",
+        "max_seconds",
+        "compiled",
+        "optimiser.lr",
+        "optimiser.schedule",
+        "optimiser.decay",
+        "optimiser.final",
+    }
+)
+"""Fields of TrainConfig that a resumed run may choose anew; the data seen and the state kept are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +276,21 @@ class Trainer:
         part.replace(file)
 
     def resume(self, file: Path) -> None:
-        """Continues from a checkpoint; raises CheckpointError if it is damaged or of other settings."""
+        """Continues from a checkpoint.
+
+        How long the run is, how often it looks up and its learning rate may differ from the run that wrote
+        it (`CHANGEABLE`). Raises CheckpointError if it is damaged, or naming the other settings that differ.
+        """
         try:
             state = torch.load(file, map_location=self.backbone.device, weights_only=True)
         except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
             raise CheckpointError(f"{file} is no checkpoint ({error}); delete it to start anew") from error
-        if state["settings"] != _settings(self.config):
-            raise CheckpointError(f"{file} was written with other settings; delete it to start anew")
+        differing = _differing(state["settings"], _settings(self.config))
+        if differing:
+            raise CheckpointError(
+                f"{file} was written with other settings: {differing}; ask for those, or delete "
+                "it to start anew"
+            )
         self.steps_done, self.seconds = state["step"], state["seconds"]
         self.factors.load_state_dict(state["factors"])
         if self._average is not None:
@@ -289,10 +312,20 @@ def _means(measured: Mapping[str, Mapping[int, Measured]]) -> dict[str, dict[int
     return {name: {size: found.mean for size, found in sizes.items()} for name, sizes in measured.items()}
 
 
-def _settings(config: TrainConfig) -> str:
-    """What a resumed run must share with the one it continues."""
-    free = {"max_seconds", "eval_every", "checkpoint_every", "patience", "compiled"}
-    return repr({name: value for name, value in asdict(config).items() if name not in free})
+def _settings(config: TrainConfig) -> dict[str, Any]:
+    """What a resumed run must share with the one it continues: field → value, as in optimiser.kind."""
+    found: dict[str, Any] = {}
+    for name, value in asdict(config).items():
+        if is_dataclass(getattr(config, name)):
+            found |= {f"{name}.{inner}": held for inner, held in value.items()}
+        else:
+            found[name] = value
+    return {name: value for name, value in found.items() if name not in CHANGEABLE}
+
+
+def _differing(written: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    names = sorted(name for name in {*written, *now} if written.get(name) != now.get(name))
+    return ", ".join(f"{name} {written.get(name)!r} (now {now.get(name)!r})" for name in names)
 
 
 def _memory_advice(config: TrainConfig) -> str:
