@@ -50,8 +50,8 @@ class Band:
     high: float
 
 
-BANDS = {"smollm2-135m": Band(2.3, 7.0), "nemotron_labs_diffusion": Band(4.0, 16.0)}
-"""By model name, then by family."""
+BANDS = {"smollm2-135m": Band(2.0, 4.0), "nemotron_labs_diffusion": Band(4.0, 16.0)}
+"""By model name, then by family. The demo model with its shipped adapter measured 2.87."""
 ANY_MODEL = Band(1.5, 16.0)
 
 Progress = Callable[[str, int, int], None]
@@ -158,7 +158,7 @@ def template(model: Model) -> Finding:
 
 
 def mask_token(model: Model) -> Finding:
-    """Whether MASK is a token that no text can contain and that config and adapter agree on."""
+    """Whether there is one; loading has refused one that texts contain or that the adapter does not know."""
     mask = model.vocabulary.mask
     if mask is None:
         return Finding(
@@ -167,29 +167,9 @@ def mask_token(model: Model) -> Finding:
             "none: this model cannot draft, so every method but plain decoding is refused",
             "load a draft adapter (--adapter FOLDER), or train one (recguide adapt)",
         )
-    own, adapters = model.config.mask_token_id, model.adapter and model.adapter.mask_token_id
-    if own is not None and adapters is not None and own != adapters:
-        return Finding(
-            "mask token",
-            Level.PROBLEM,
-            f"the model's is {own}, the adapter was trained with {adapters}",
-            "take the adapter that was made for this model",
-        )
-    if mask in model.vocabulary.eos:
-        return Finding(
-            "mask token", Level.PROBLEM, f"{mask} ends texts", "correct mask_token_id in config.json"
-        )
-    if model.tokenizer is not None and mask < model.tokenizer.size:
-        name = model.tokenizer.token(mask)
-        if mask not in model.tokenizer.special_ids:
-            return Finding(
-                "mask token",
-                Level.PROBLEM,
-                f"{mask} is {name!r}, a token of ordinary text",
-                "correct mask_token_id in config.json or in the adapter's adapter_config.json",
-            )
-        return Finding("mask token", Level.OK, f"{mask} ({name})")
-    return Finding("mask token", Level.OK, f"{mask}")
+    tokenizer = model.tokenizer
+    name = "" if tokenizer is None or mask >= tokenizer.size else f" ({tokenizer.token(mask)})"
+    return Finding("mask token", Level.OK, f"{mask}{name}")
 
 
 def adapter(llm: LLM, prompt: Sequence[int]) -> Finding:
