@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
+from typing import get_type_hints
 
 import pytest
 import typer
 
 from recguide.cli.options import fills, loading, sampling, template_arguments
 from recguide.core import ParameterError, SamplingParams
+from recguide.speculation.methods import METHODS
 
 
 def test_every_sampling_parameter_has_an_option_with_its_default():
     options = inspect.signature(sampling).parameters
     assert set(options) == {field.name for field in fields(SamplingParams)}
     assert sampling() == SamplingParams()
+
+
+def test_the_help_lists_every_method():
+    """By hand, because the methods' module imports torch and help must not."""
+    hints = get_type_hints(sampling, include_extras=True, localns={"SamplingParams": SamplingParams})
+    (option,) = hints["method"].__metadata__
+    listed = option.help.rstrip(".").replace(" (the default)", "").split(", ")
+    assert sorted(listed) == sorted(method.name for method in METHODS)
 
 
 def test_options_become_parameters():
