@@ -3,8 +3,7 @@
     python benchmarks/adapter_prompts.py PROMPTS.jsonl.zst MIXTURE.jsonl.zst
 
 Reads JSON Lines with prompt, source and licence, and writes the same with a task: math, code, chat or format.
-Two
-kinds of prompts are made from others: function stubs with a docstring (how code is often asked for), and
+Two kinds of prompts are made from others: function stubs with a docstring (how code is often asked for), and
 requests with rules for the answer's form. No evaluation prompt is read or imitated.
 """
 

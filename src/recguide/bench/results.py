@@ -39,15 +39,18 @@ def write_result(
     settings: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
     targets: Sequence[Target] = (),
+    curve: Sequence[Mapping[str, Any]] = (),
     device: torch.device | None = None,
 ) -> None:
-    """Writes provenance, settings, rows and targets as one JSON file."""
-    result = {
+    """Writes provenance, settings, rows and targets as one JSON file, and the curve of what was trained."""
+    result: dict[str, Any] = {
         "provenance": provenance(device or torch.device("cpu")),
         "settings": dict(settings),
         "targets": [asdict(target) for target in targets],
         "rows": [dict(row) for row in rows],
     }
+    if curve:
+        result["curve"] = [dict(point) for point in curve]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(result, indent=1) + "\n")
 

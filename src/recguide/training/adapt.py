@@ -79,15 +79,6 @@ def _silent(_event: Event) -> None:
     """Processes other than the first report nothing."""
 
 
-def write_texts(config: AdaptConfig, on_progress: OnProgress = lambda _: None) -> None:
-    """The first half of `adapt` alone: continuations in the work folder. Raises as `adapt` does."""
-    workers = open_workers(config.device)
-    try:
-        open_run(config, workers, on_progress if workers.index == 0 else _silent)
-    finally:
-        close_workers(workers)
-
-
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A model and its texts, ready for training."""

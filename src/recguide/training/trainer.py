@@ -92,14 +92,12 @@ class Trainer:
         held_out: Mapping[str, Corpus] | None = None,
         workers: Workers | None = None,
         blocks_measured: tuple[int, ...] = MEASURED_BLOCKS,
-        like: Trainer | None = None,
     ) -> None:
         """
         Args:
             held_out: task → texts that are measured while training.
             workers: this process among those of the run.
             blocks_measured: block sizes of the measurements.
-            like: a trainer of the same sizes, whose compiled layers are used again.
         """
         device = backbone.device
         compiled = device.type == "cuda" if config.compiled is None else config.compiled
@@ -119,10 +117,10 @@ class Trainer:
         self.factors = Factors(backbone.decoder.config, config.lora, start, config.seed).to(device)
         self._optimiser = Optimiser(self.factors, config.optimiser, config.steps)
         self._average = Average(self.factors, config.optimiser.ema) if config.optimiser.ema else None
-        self._halves = like._halves if like else Halves(backbone, *sizes, compiled=compiled)
+        self._halves = Halves(backbone, *sizes, compiled=compiled)
         self._drafter = Drafter(backbone, self._halves, sizes, mask_token)
         chunk = min(LOSS_CHUNK, config.noisy_tokens)
-        function = like._loss.function if like else (_compiled_outcome() if compiled else chunk_outcome)
+        function = _compiled_outcome() if compiled else chunk_outcome
         self._loss = DraftLoss(backbone.head, config.loss, mask_token, chunk, function)
 
     @property
