@@ -9,16 +9,20 @@ sees every own slot, logits at slot i predict token i).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from numbers import Integral, Real
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 MAX_LOGPROBS = 20
+MAX_BLOCK = 64
 MAX_SEED = 2**63
+MIN_TEMPERATURE = 1e-4
+"""Below it, logits ÷ temperature leave float32's range; 0 says the same."""
 
 
 class RecGuideError(Exception):
@@ -58,7 +62,7 @@ class SamplingParams:
         ignore_eos: do not stop at the model's end-of-sequence ids.
         logprobs: None for none, k ≥ 0 for the emitted token's and the k most likely tokens' raw logprobs.
         n: choices; choice 0 uses `seed`, the others seeds derived from it.
-        thinking_budget: close an open <think> after that many tokens.
+        thinking_budget: close a <think> that the prompt opened after that many tokens.
         method: speculation method for this request ("ar" forces plain decoding); None is the engine's.
         block_size: slots drafted and verified together; None is the engine's.
         threshold: confidence that fixes a slot in block diffusion (method "diffusion" alone); None is 0.9.
@@ -86,8 +90,8 @@ class SamplingParams:
     threshold: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
+        for name, convert in _CONVERSIONS.items():
+            object.__setattr__(self, name, convert(name, getattr(self, name)))
         _check_ranges(self)
 
     @property
@@ -99,10 +103,94 @@ class SamplingParams:
         return replace(self, seed=seed)
 
 
+def _integer(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ParameterError(name, f"must be an integer (got {value!r})")
+    return int(value)
+
+
+def _real(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ParameterError(name, f"must be a number (got {value!r})")
+    return float(value)
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ParameterError(name, f"must be True or False (got {value!r})")
+    return value
+
+
+def _name(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ParameterError(name, f"must be a name (got {value!r})")
+    return value
+
+
+def _strings(name: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    items = _items(name, value)
+    texts = tuple(item for item in items if isinstance(item, str))
+    if len(texts) != len(items):
+        raise ParameterError(name, f"must be a string or a list of strings (got {value!r})")
+    return texts
+
+
+def _integers(name: str, value: object) -> tuple[int, ...]:
+    return tuple(_integer(name, item) for item in _items(name, value))
+
+
+def _items(name: str, value: object) -> tuple[object, ...]:
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+        raise ParameterError(name, f"must be a list (got {value!r})")
+    items: Iterable[object] = value
+    return tuple(items)
+
+
+def _bias(name: str, value: object) -> dict[int, float]:
+    if not isinstance(value, Mapping):
+        raise ParameterError(name, f"must map token ids to numbers (got {value!r})")
+    pairs: Mapping[object, object] = value
+    return {_integer(name, token): _real(name, bias) for token, bias in pairs.items()}
+
+
+def _optional(convert: Callable[[str, object], object]) -> Callable[[str, object], object]:
+    return lambda name, value: None if value is None else convert(name, value)
+
+
+_CONVERSIONS: Mapping[str, Callable[[str, object], object]] = {
+    **dict.fromkeys(
+        (
+            "temperature",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "frequency_penalty",
+            "presence_penalty",
+        ),
+        _real,
+    ),
+    **dict.fromkeys(("top_k", "max_tokens", "min_tokens", "n"), _integer),
+    **dict.fromkeys(("seed", "logprobs", "thinking_budget", "block_size"), _optional(_integer)),
+    "threshold": _optional(_real),
+    "method": _optional(_name),
+    "ignore_eos": _flag,
+    "stop": _strings,
+    "stop_token_ids": _integers,
+    "logit_bias": _bias,
+}
+"""How each field of SamplingParams is taken over: numbers of any library, but never a bool for one."""
+
+
 def _check_ranges(params: SamplingParams) -> None:
     """Raises ParameterError for the first field outside its range."""
     checks: tuple[tuple[str, bool, str], ...] = (
-        ("temperature", 0.0 <= params.temperature <= 100.0, "must lie in [0, 100]; 0 is greedy"),
+        (
+            "temperature",
+            params.temperature == 0.0 or MIN_TEMPERATURE <= params.temperature <= 100.0,
+            f"must be 0, which is greedy, or lie in [{MIN_TEMPERATURE}, 100]",
+        ),
         ("top_p", 0.0 < params.top_p <= 1.0, "must lie in (0, 1]; 1 switches it off"),
         ("top_k", params.top_k >= 0, "must be at least 0; 0 switches it off"),
         ("min_p", 0.0 <= params.min_p < 1.0, "must lie in [0, 1); 0 switches it off"),
@@ -124,7 +212,11 @@ def _check_ranges(params: SamplingParams) -> None:
             params.thinking_budget is None or params.thinking_budget >= 0,
             "must be at least 0, or None for no limit",
         ),
-        ("block_size", params.block_size is None or 1 <= params.block_size <= 64, "must lie in [1, 64]"),
+        (
+            "block_size",
+            params.block_size is None or 1 <= params.block_size <= MAX_BLOCK,
+            f"must lie in [1, {MAX_BLOCK}]",
+        ),
         ("threshold", params.threshold is None or 0.0 < params.threshold <= 1.0, "must lie in (0, 1]"),
         (
             "logit_bias",
@@ -300,7 +392,7 @@ class RoundStats:
 
     Attributes:
         tokens: tokens returned.
-        untrimmed: tokens that rounds emitted before stops and caps cut them (the first one excluded).
+        untrimmed: tokens after the first before stops and caps cut them; all else counts what was kept.
         forwards: forwards in which the request had a row that was not prefill.
         prefill_forwards: forwards in which it only prefilled.
         acceptance: histogram of A over rounds that had a draft.
@@ -336,13 +428,13 @@ class RoundStats:
     @property
     def tpf(self) -> float:
         """Tokens returned after the first per forward in which the request did not prefill."""
-        return (self.tokens - 1) / self.forwards if self.forwards else 0.0
+        return max(0, self.tokens - 1) / self.forwards if self.forwards else 0.0
 
     @property
     def tpf_with_prefill(self) -> float:
         """Like `tpf`, with prefill forwards counted too."""
         total = self.forwards + self.prefill_forwards
-        return (self.tokens - 1) / total if total else 0.0
+        return max(0, self.tokens - 1) / total if total else 0.0
 
     @property
     def tpf_untrimmed(self) -> float:

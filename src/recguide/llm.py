@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -107,8 +109,12 @@ class LLM:
         """
         requests = self.engine.add(self._token_ids(prompt), params or SamplingParams())
         try:
-            while any(request.finish_reason is None for request in requests):
-                yield from (chunk for request, chunk in self.engine.step() if request in requests)
+            while any(request.inbox or request.finish_reason is None for request in requests):
+                for request in requests:
+                    while request.inbox:
+                        yield request.inbox.popleft()
+                if any(request.finish_reason is None for request in requests):
+                    self.engine.step()
         finally:
             self._abort([requests])
 
@@ -129,27 +135,41 @@ class LLM:
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
     def _run(self, requests: Sequence[Request], progress: Progress | None) -> None:
+        """Steps until these requests have ended; what others emit meanwhile waits in their inboxes."""
         finished = 0
         while finished < len(requests):
-            ended = sum(chunk.completion is not None for _, chunk in self.engine.step())
-            finished += ended
-            if ended and progress is not None:
-                progress(finished, len(requests))
+            self.engine.step()
+            ended = sum(request.finish_reason is not None for request in requests)
+            if ended > finished and progress is not None:
+                progress(ended, len(requests))
+            finished = ended
 
     def _abort(self, groups: Sequence[Sequence[Request]]) -> None:
-        for group in groups:
-            for request in group:
-                self.engine.abort(request)
+        with ExitStack() as each:  # goes through all of them, even if one cannot turn its bytes into text
+            for group in groups:
+                for request in group:
+                    each.callback(self.engine.abort, request)
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many as a list; token ids may be integers of any kind."""
     if isinstance(prompts, str):
         return [prompts]
-    if len(prompts) == 0:
-        return []
-    if isinstance(prompts[0], int):
-        return [[token for token in prompts if isinstance(token, int)]]
-    return [prompt for prompt in prompts if not isinstance(prompt, int)]
+    listed: Sequence[object] = list(prompts)
+    if listed and all(isinstance(item, Integral) for item in listed):
+        return [_as_prompt(prompts)]
+    return [_as_prompt(prompt) for prompt in listed]
+
+
+def _as_prompt(prompt: object) -> Prompt:
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, Iterable):
+        tokens: list[object] = list(prompt)
+        ids = [int(token) for token in tokens if isinstance(token, Integral)]
+        if len(ids) == len(tokens):
+            return ids
+    raise ParameterError("prompts", f"each must be text or a list of token ids, not {prompt!r:.60}")
 
 
 def _as_params(
@@ -157,9 +177,17 @@ def _as_params(
 ) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * prompts
-    if len(params) != prompts:
-        raise ParameterError("params", f"{len(params)} sets for {prompts} prompts; give one, or one for each")
-    return list(params)
+    each = [one for one in _listed(params) if isinstance(one, SamplingParams)]
+    if len(each) != len(params):
+        raise ParameterError("params", "must be SamplingParams, or a list with one for each prompt")
+    if len(each) != prompts:
+        raise ParameterError("params", f"{len(each)} sets for {prompts} prompts; give one, or one for each")
+    return each
+
+
+def _listed(given: object) -> list[object]:
+    """The items of what a caller gave, whatever its type promises; none if it has none."""
+    return list(given) if isinstance(given, Iterable) else []
 
 
 def _generation(prompt: Prompt, requests: Sequence[Request]) -> Generation:

@@ -222,3 +222,61 @@ def test_a_model_without_mask_token_decodes_plainly_and_refuses_to_draft():
     assert request.completion().stats.tpf == 1.0
     with pytest.raises(ParameterError, match="mask token"):
         machine.add(PROMPT, SamplingParams(method="linear"))
+
+
+def test_a_failing_detokeniser_ends_its_request_and_leaves_the_engine_well():
+    def broken(_):
+        raise RuntimeError("no text")
+
+    script = Script(PROMPT, ANSWER)
+    machine = engine(script)
+    machine._decode = broken
+    machine.add(PROMPT, SamplingParams(max_tokens=10))
+    with pytest.raises(RuntimeError, match="no text"):
+        run(machine)
+    for request in list(machine._scheduler.running):
+        with pytest.raises(RuntimeError, match="no text"):
+            machine.abort(request)
+    assert not machine.busy
+    assert machine.runner.pool.free_pages == machine.runner.pool.pages
+    machine._decode = decode
+    (request,) = machine.add(PROMPT, SamplingParams(max_tokens=10))
+    run(machine)
+    assert request.completion().text == decode(ANSWER[:10])
+
+
+def test_parameters_that_leave_no_token_are_refused():
+    everything = [token for token in range(260) if token != EOS]
+    with pytest.raises(ParameterError, match="min_tokens"):
+        engine(Script(PROMPT, ANSWER)).add(
+            PROMPT, SamplingParams(max_tokens=5, min_tokens=1, stop_token_ids=everything)
+        )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"max_running": 0},
+        {"block_size": 0},
+        {"block_size": 2.5},
+        {"max_batch_tokens": 0},
+        {"max_model_len": 0},
+        {"kv_cache_tokens": -1},
+        {"method": "magic"},
+    ],
+)
+def test_engine_settings_out_of_range_are_refused_by_name(config):
+    with pytest.raises(ParameterError) as error:
+        EngineConfig(**config)
+    assert error.value.parameter == next(iter(config))
+
+
+def test_statistics_count_what_was_kept():
+    answer = (*ANSWER[:9], EOS)
+    completion, _ = finish(Script(PROMPT, answer), max_tokens=40, method="recguide", block_size=16)
+    stats = completion.stats
+    assert stats.tokens == 10
+    assert stats.acceptance == {9: 1}
+    assert stats.accepted == 9
+    assert stats.covered == stats.reused == {}
+    assert stats.untrimmed >= 9

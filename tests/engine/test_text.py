@@ -60,3 +60,24 @@ def test_stop_strings_are_left_alone_while_they_may_not_stop():
     assert stream.text == "xENDy"
     assert stream.stop is None
     assert "".join(deltas) == "xENDy"
+
+
+def pieces(ids):
+    return b"".join({1: b"X\xe2", 2: b"\x82\xac", 3: b"a"}[token] for token in ids).decode(errors="replace")
+
+
+def test_a_stop_string_counts_before_the_character_its_token_began():
+    stream = TextStream(pieces, (), ["X"])
+    assert not stream.push(3, may_stop=True)
+    assert stream.push(1, may_stop=True)
+    stream.finish()
+    assert (stream.text, stream.stop) == ("a", "X")
+
+
+def test_whole_characters_of_a_token_are_released_and_its_begun_one_is_held():
+    stream = TextStream(pieces, (), [])
+    stream.push(1, may_stop=True)
+    assert stream.take(final=False) == "X"
+    stream.push(2, may_stop=True)
+    stream.push(3, may_stop=True)
+    assert stream.take(final=False) == "€a"

@@ -45,7 +45,7 @@ def edited(z, params, vocabulary, prompt, history):
         for token in prompt:
             if token in (opening, closing):
                 thinking = token == opening
-        if thinking and closing not in history and len(history) >= params.thinking_budget:
+        if thinking and closing not in history and len(history) == params.thinking_budget:
             z = [0.0 if token == closing else -math.inf for token in range(len(z))]
     return z
 

@@ -197,13 +197,13 @@ def test_only_repetition_looks_at_the_prompt():
 @pytest.mark.parametrize(
     ("prompt", "history", "extra", "expected"),
     [
-        ((1, 10), (), (8,) * 5, [3, 3, 3, 11, 11, 11]),
-        ((1, 10), (8,), (8,) * 5, [3, 3, 11, 11, 11, 11]),
+        ((1, 10), (), (8,) * 5, [3, 3, 3, 11, 3, 3]),
+        ((1, 10), (8,), (8,) * 5, [3, 3, 11, 3, 3, 3]),
         ((1, 10), (), (8, 8, 8, 11, 8), [3, 3, 3, 11, 3, 3]),
         ((1, 10), (11,), (8,) * 5, [3] * 6),
         ((1, 10), (), (8, 11, 8, 8, 8), [3] * 6),
         ((10, 1, 11), (), (8,) * 5, [3] * 6),
-        ((10, 11, 10, 1), (), (8,) * 5, [3, 3, 3, 11, 11, 11]),
+        ((10, 11, 10, 1), (), (8,) * 5, [3, 3, 3, 11, 3, 3]),
         ((1, 1), (), (8,) * 5, [3] * 6),
     ],
 )
@@ -245,6 +245,7 @@ def test_a_row_without_any_finite_logit_is_bad():
     [
         ("logit_bias", plain(logit_bias={SIZE: 1.0})),
         ("logit_bias", plain(logit_bias={-1: 1.0})),
+        ("logit_bias", plain(logit_bias={VOCABULARY.mask: 1.0})),
         ("stop_token_ids", plain(stop_token_ids=(SIZE,))),
         ("thinking_budget", plain(thinking_budget=4)),
     ],

@@ -34,8 +34,7 @@ def single(runner: Runner, text: Text) -> Tensor:
     with _cached(runner, text) as replay:
         logits = [replay.prefill()]
         for index in range(len(text.tokens) - 1):
-            block = text.tokens[index : index + 1]
-            logits.append(replay.run(replay.verify(index, block, ()))[:1])
+            logits.append(replay.run(replay.step(index)))
         return torch.cat(logits)
 
 
@@ -54,11 +53,11 @@ def laid_out(runner: Runner, text: Text, method: Method, block: int) -> Tensor:
             keep = -(-slots // 2) if halved else slots
             draft = replay.draft(index, slots) if method.drafts and slots >= 2 else None
             if draft is None:
-                keep, tokens, branches = 1, text.tokens[index : index + 1], ()
+                keep, layout = 1, replay.step(index)
             else:
                 tokens = (*text.tokens[index : index + keep], *draft.tokens[keep:])
-                branches = rows.fit_branches(method.branches(draft), block, left)
-            logits.append(replay.run(replay.verify(index, tokens, branches))[:keep])
+                layout = replay.verify(index, tokens, rows.fit_branches(method.branches(draft), block, left))
+            logits.append(replay.run(layout)[:keep])
             index, halved = index + keep, not halved
         return torch.cat(logits)
 
@@ -91,9 +90,13 @@ class _Replay:
             logits = self.run(rows.prefill(0, start, chunk, picks=last))
         return logits
 
+    def step(self, index: int) -> Layout:
+        return rows.step(0, len(self.text.prompt) + index, self.text.tokens[index])
+
     def verify(self, index: int, block: Sequence[int], branches: Sequence[Branch]) -> Layout:
         prefix = len(self.text.prompt) + index
         mask = self.runner.backbone.vocabulary.mask
+        assert mask is not None, "a draft was made, so the model has a mask token"
         return rows.verify(0, prefix, block, branches, mask=mask, adapter=True)
 
     def draft(self, index: int, slots: int) -> Draft | None:

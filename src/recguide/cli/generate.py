@@ -95,7 +95,7 @@ def generate(
 
 def _streamed(llm: LLM, ids: Sequence[int], params: SamplingParams, *, show_rounds: bool) -> Run:
     """Shows one prompt's text as it comes."""
-    from recguide.cli.opening import method_of, tokenizer_of
+    from recguide.cli.opening import tokenizer_of
     from recguide.cli.origins import Painter, legend
     from recguide.cli.summary import Run
     from recguide.core import Generation
@@ -117,7 +117,7 @@ def _streamed(llm: LLM, ids: Sequence[int], params: SamplingParams, *, show_roun
     seconds = time.perf_counter() - start
     screen.print()
     assert completion is not None, "the last chunk of a stream carries its completion"
-    return Run(method_of(llm, params), [Generation(None, tuple(ids), (completion,))], seconds)
+    return Run(llm.engine.method_for(params).name, [Generation(None, tuple(ids), (completion,))], seconds)
 
 
 def _on_one_line(text: Text) -> Text:
@@ -128,13 +128,12 @@ def _on_one_line(text: Text) -> Text:
 
 
 def _batched(llm: LLM, ids: Sequence[Sequence[int]], params: SamplingParams, what: str = "generating") -> Run:
-    from recguide.cli.opening import method_of
     from recguide.cli.summary import Run
 
     start = time.perf_counter()
     with counting(what) as advance:
         generations = llm.generate(ids, params, progress=advance)
-    return Run(method_of(llm, params), generations, time.perf_counter() - start)
+    return Run(llm.engine.method_for(params).name, generations, time.perf_counter() - start)
 
 
 def _plain(llm: LLM, ids: Sequence[Sequence[int]], params: SamplingParams) -> Run:

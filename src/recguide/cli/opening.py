@@ -7,7 +7,7 @@ from typing import Any
 
 from recguide.cli.console import steps
 from recguide.cli.options import LoadOptions
-from recguide.core import ParameterError, SamplingParams
+from recguide.core import ParameterError
 from recguide.llm import LLM
 from recguide.models.loading import Model, load
 from recguide.models.tokenizer import Tokenizer
@@ -36,12 +36,6 @@ def tokenizer_of(model: Model) -> Tokenizer:
     if model.tokenizer is None:
         raise ParameterError("model", f"{model.name} has no tokenizer; add its tokenizer.json")
     return model.tokenizer
-
-
-def method_of(llm: LLM, params: SamplingParams) -> str:
-    """Name of the method that a prompt with these parameters gets."""
-    default = "ar" if llm.engine.vocabulary.mask is None else "recguide"
-    return params.method or llm.engine.config.method or default
 
 
 def tokens_of(model: Model, prompt: str, chat: bool | None, template: Mapping[str, Any]) -> list[int]:

@@ -14,7 +14,6 @@ from recguide.speculation.rows import BranchKind, Phase
 
 def commit(request: Request, verdict: Verdict) -> Chunk | None:
     """Applies the verdict; returns what a stream may show, None if the forward emitted nothing."""
-    _count(request, verdict)
     layout = verdict.layout
     drafted_by = request.draft.branch if request.draft is not None else None
     request.draft = verdict.draft
@@ -23,6 +22,7 @@ def commit(request: Request, verdict: Verdict) -> Chunk | None:
     elif layout.phase is Phase.VERIFY:
         request.cached += len(verdict.tokens)
     if not verdict.tokens:
+        _count(request, verdict, 0)
         return None
 
     start = len(request.emitted)
@@ -40,6 +40,7 @@ def commit(request: Request, verdict: Verdict) -> Chunk | None:
     request.cached -= len(verdict.tokens) - kept
     request.logprobs.extend(verdict.logprobs[:kept])
     request.stats.tokens = len(request.emitted)
+    _count(request, verdict, kept)
     return _chunk(request, start)
 
 
@@ -86,7 +87,8 @@ def _origins(request: Request, verdict: Verdict, drafted_by: BranchKind | None) 
     return origins[: len(verdict.tokens)]
 
 
-def _count(request: Request, verdict: Verdict) -> None:
+def _count(request: Request, verdict: Verdict, kept: int) -> None:
+    """Adds a forward to the statistics; `kept` of its tokens were returned."""
     stats, layout = request.stats, verdict.layout
     if layout.phase is Phase.PREFILL:
         stats.prefill_forwards += 1
@@ -99,10 +101,12 @@ def _count(request: Request, verdict: Verdict) -> None:
     stats.blocks[len(layout.block)] += 1
     if len(layout.block) == 1 or not request.method.verifies:
         return
-    stats.acceptance[verdict.acceptance] += 1
+    stats.acceptance[kept] += 1
     stats.drafted += len(layout.block) - 1
-    stats.accepted += verdict.acceptance - 1
+    stats.accepted += min(verdict.acceptance - 1, kept)
     stats.branches.update(branch.kind.value for branch in layout.branches)
+    if request.finish_reason is not None:
+        return  # nothing follows that a branch could have prepared
     if verdict.covered is not None:
         stats.covered[verdict.covered.kind.value] += 1
     if verdict.reused is not None:

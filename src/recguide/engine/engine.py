@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import count
 
-from recguide.core import MAX_SEED, Backbone, Chunk, FinishReason, ParameterError, SamplingParams
+from recguide.core import MAX_BLOCK, MAX_SEED, Backbone, Chunk, FinishReason, ParameterError, SamplingParams
 from recguide.engine.commit import commit
 from recguide.engine.plan import lay_out
 from recguide.engine.request import Request
-from recguide.engine.rounds import judge
+from recguide.engine.rounds import UnpickableLogits, judge
 from recguide.engine.runner import Runner
 from recguide.engine.scheduler import Scheduler, kv_tokens
 from recguide.engine.text import Decode, TextStream
@@ -45,6 +45,18 @@ class EngineConfig:
     page_size: int = 16
     max_model_len: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.method is not None:
+            method_named(self.method)
+        for name in ("block_size", "max_running", "max_batch_tokens", "kv_cache_tokens", "page_size"):
+            value: object = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ParameterError(name, f"must be an integer of at least 1 (got {value!r})")
+        if self.block_size > MAX_BLOCK:
+            raise ParameterError("block_size", f"must lie in [1, {MAX_BLOCK}] (got {self.block_size!r})")
+        if self.max_model_len is not None and self.max_model_len < 2:
+            raise ParameterError("max_model_len", "must be at least 2, a prompt and an output token")
+
 
 class Engine:
     """Runs requests to their end; `step` is one forward and everything that follows from it.
@@ -68,7 +80,8 @@ class Engine:
         )
         self._luck = LuckyTokens(self.vocabulary.size, device=backbone.kv_shape.device)
         self._arrivals = count()
-        self._limit = min(config.max_model_len or backbone.max_positions, backbone.max_positions)
+        most = backbone.max_positions
+        self._limit = most if config.max_model_len is None else min(config.max_model_len, most)
 
     @property
     def busy(self) -> bool:
@@ -80,8 +93,8 @@ class Engine:
         Raises:
             ParameterError: the parameters, the prompt or their lengths cannot be honoured.
         """
-        method = self._method(params)
-        block = params.block_size or self.config.block_size
+        method = self.method_for(params)
+        block = (params.block_size or self.config.block_size) if method.drafts else 1
         self._check(prompt, params, method, block)
         seed = params.seed if params.seed is not None else _fresh_seed(params)
         requests = [
@@ -103,7 +116,12 @@ class Engine:
         return requests
 
     def step(self) -> list[tuple[Request, Chunk]]:
-        """One forward of everything that is ready; returns what it emitted, in order."""
+        """One forward of everything that is ready; returns what it emitted, in order.
+
+        Every chunk also lands in its request's inbox, for callers that share the engine.
+
+        Raises UnpickableLogits if the model gave NaN; its requests are aborted, the others can go on.
+        """
         plan = self._scheduler.schedule(self._plan)
         if not plan:
             return []
@@ -111,30 +129,40 @@ class Engine:
             [row for scheduled in plan for row in scheduled.layout.rows],
             [scheduled.request.table.pages for scheduled in plan],
         )
-        verdicts = judge(logits, plan, self.vocabulary, self._luck)
+        try:
+            verdicts = judge(logits, plan, self.vocabulary, self._luck)
+        except UnpickableLogits as error:
+            for request in error.requests:
+                self.abort(request)
+            raise
         emitted: list[tuple[Request, Chunk]] = []
         for scheduled, verdict in zip(plan, verdicts, strict=True):
             request = scheduled.request
-            chunk = commit(request, verdict)
-            if request.finish_reason is not None:
-                self._scheduler.remove(request)
+            try:
+                chunk = commit(request, verdict)
+            finally:
+                if request.finish_reason is not None:
+                    self._scheduler.remove(request)
             if chunk is not None:
+                request.inbox.append(chunk)
                 emitted.append((request, chunk))
         return emitted
 
     def abort(self, request: Request) -> None:
         """Ends a request early and frees what it holds; a finished one is left alone."""
         if request.finish_reason is None:
+            # First what others depend on: turning held bytes into text may fail, as all text may.
             request.finish_reason = FinishReason.ABORT
-            request.text.finish()
             self._scheduler.remove(request)
+            request.text.finish()
 
     def _plan(self, request: Request, index: int, chunk: int) -> Layout:
         return lay_out(
             request, index, self.vocabulary.mask, chunk, diffusion_adapter=self._backbone.diffusion_adapter
         )
 
-    def _method(self, params: SamplingParams) -> Method:
+    def method_for(self, params: SamplingParams) -> Method:
+        """The method that a request with these parameters gets; ParameterError if the model cannot run it."""
         name = params.method or self.config.method
         if name is None:
             return method_named("recguide" if self.vocabulary.mask is not None else "ar")

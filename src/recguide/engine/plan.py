@@ -20,7 +20,7 @@ def lay_out(request: Request, index: int, mask: int | None, chunk: int, *, diffu
 
     block = min(request.block, request.remaining) if request.method.verifies else request.block
     if mask is None or block < 2 or not request.method.drafts:
-        return rows.verify(index, request.cached, (request.seed_token,), (), mask=None, adapter=False)
+        return rows.step(index, request.cached, request.seed_token)
 
     adapter = request.method.verifies or diffusion_adapter
     draft = request.draft or rows.blank_draft(request.seed_token, block, mask)

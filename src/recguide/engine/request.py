@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from recguide.core import (
+    Chunk,
     Completion,
     FinishReason,
     Origin,
@@ -29,6 +31,7 @@ class Request:
         params: sampling parameters with the sampling seed resolved.
         block: B, slots of a full block.
         cached: committed length, tokens whose KV later rows may read.
+        inbox: chunks that whoever reads this request has not taken yet.
         draft: the draft in hand, complete or with masked slots; None if a draft has to start anew.
     """
 
@@ -46,6 +49,7 @@ class Request:
     origins: list[Origin] = field(default_factory=list[Origin])
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
     stats: RoundStats = field(default_factory=RoundStats)
+    inbox: deque[Chunk] = field(default_factory=deque[Chunk])
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 

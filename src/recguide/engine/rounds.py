@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from recguide.core import Row, SamplingParams, TokenLogprobs, Vocabulary
+from recguide.core import RecGuideError, Row, TokenLogprobs, Vocabulary
 from recguide.engine.request import Request
 from recguide.engine.scheduler import Scheduled
-from recguide.speculation.methods.diffusion import THRESHOLD
+from recguide.speculation.edits import stop_tokens
 from recguide.speculation.noise import LuckyTokens
-from recguide.speculation.picks import PickRow, Picks, logprobs, pick
+from recguide.speculation.picks import BadLogits, PickRow, Picks, logprobs, pick
 from recguide.speculation.rows import Branch, BranchKind, Draft, Layout, Phase, known_draft
 from recguide.speculation.settle import Verdicts, settle
 
@@ -43,6 +43,17 @@ class Verdict:
     draft: Draft | None = None
 
 
+class UnpickableLogits(RecGuideError):  # noqa: N818 - it names what was found
+    """The model gave NaN, or no finite logit, for `requests`; the others are well."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.requests = tuple(dict.fromkeys(requests))
+        numbers = ", ".join(str(request.arrival) for request in self.requests)
+        super().__init__(
+            f"logits: NaN or nothing finite for request {numbers}; check the model's weights and dtype"
+        )
+
+
 def judge(
     logits: Tensor, plan: Sequence[Scheduled], vocabulary: Vocabulary, luck: LuckyTokens
 ) -> list[Verdict]:
@@ -51,8 +62,11 @@ def judge(
     `luck` remembers between steps which tokens the noise of a position favours: drafts, branches and
     verification of a position all ask for it.
     """
-    pick_rows = [row for scheduled in plan for row in _pick_rows(scheduled)]
-    answers = _Answers(pick(logits, pick_rows, vocabulary, luck))
+    owners = [(scheduled.request, row) for scheduled in plan for row in _pick_rows(scheduled)]
+    try:
+        answers = _Answers(pick(logits, [row for _, row in owners], vocabulary, luck))
+    except BadLogits as error:
+        raise UnpickableLogits([owners[index][0] for index in error.rows]) from error
     spans = list(_spans(plan))
     judged = [index for index, scheduled in enumerate(plan) if scheduled.layout.block]
     settled = _settle([(plan[index], spans[index]) for index in judged], answers, vocabulary)
@@ -123,11 +137,6 @@ def _spans(plan: Sequence[Scheduled]) -> Iterator[list[slice]]:
 # --- settling -----------------------------------------------------------------------------------------------
 
 
-def stop_tokens(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """Token ids that end a request."""
-    return (*(() if params.ignore_eos else vocabulary.eos), *params.stop_token_ids)
-
-
 @dataclass(frozen=True, slots=True)
 class _Settled:
     """One request's share of an Outcome, on the host."""
@@ -196,10 +205,11 @@ def _unjudged(scheduled: Scheduled, spans: Sequence[slice], answers: _Answers) -
         return Verdict(layout)
     (row,) = layout.rows
     filled = _fill(request.draft or known_draft(row), row, spans[0], answers)
-    if request.method.refines is None:
+    method = request.method
+    if method.refines is None:
         return Verdict(layout, draft=replace(filled, masked=()))
-    threshold = THRESHOLD if request.params.threshold is None else request.params.threshold
-    refined = request.method.refines(filled, tuple(answers.p1[spans[0]]), threshold)
+    threshold = method.threshold if request.params.threshold is None else request.params.threshold
+    refined = method.refines(filled, tuple(answers.p1[spans[0]]), threshold)
     return Verdict(layout, draft=_masked_again(refined, row))
 
 
@@ -228,6 +238,7 @@ def _verdict(scheduled: Scheduled, spans: Sequence[slice], outcome: _Settled, an
     if reused is not None:
         row, span = layout.rows[1 + outcome.reused], spans[1 + outcome.reused]
         draft = replace(_fill(known_draft(row), row, span, answers), masked=(), branch=reused.kind)
+        assert reused.kind is BranchKind.ANY or draft.tokens[0] == tokens[-1], "a branch fits exactly or not"
         draft = draft.seeded(tokens[-1])
     return Verdict(
         layout,

@@ -69,7 +69,9 @@ class Scheduler:
         while self.waiting and len(self.running) < self._max_running:
             request = self.waiting[0]
             try:
-                request.table.extend(_reserved(request, request.prefill_end))
+                # One block more than prefill needs: or its first verification would already lack pages, and
+                # the request would be computed only to be preempted.
+                request.table.extend(_reserved(request, request.prefill_end + request.block))
             except OutOfPages:
                 if self.running:
                     return
@@ -110,5 +112,9 @@ def _reserved(request: Request, length: int) -> int:
 
 
 def kv_tokens(request: Request) -> int:
-    """The most tokens that the request can have in the cache, its last block included."""
-    return len(request.prompt) + request.params.max_tokens + request.block
+    """The most tokens that the request can have in the cache.
+
+    A verified block never reaches past the cap; block diffusion keeps its last block whole.
+    """
+    beyond = 0 if request.method.verifies else request.block
+    return len(request.prompt) + request.params.max_tokens + beyond

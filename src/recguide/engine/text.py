@@ -33,24 +33,35 @@ class TextStream:
         self._ids = list(prompt[-CONTEXT:])
         self._start = 0
         self._read = len(self._ids)
+        self._ahead = 0
         self._released = 0
 
     def push(self, token: int, *, may_stop: bool) -> bool:
-        """Adds a token; true if its text completes a stop string (looked for only if `may_stop`)."""
+        """Adds a token; true if its text completes a stop string (looked for only if `may_stop`).
+
+        Bytes that are no whole character yet are held back; what stands before them is not.
+        """
         self._ids.append(token)
-        before = self._decode(self._ids[self._start : self._read])
-        now = self._decode(self._ids[self._start :])
-        if len(now) <= len(before) or now.endswith(REPLACEMENT):
-            return False
-        self._start, self._read = self._read, len(self._ids)
-        return self._append(now[len(before) :], may_stop)
+        return self._grow(may_stop, held=REPLACEMENT)
 
     def finish(self) -> None:
-        """Adds what is still held back as bytes; no token will follow."""
+        """Adds the bytes that are still held back, as they are; no token will follow."""
         if self.stop is None:
-            before = self._decode(self._ids[self._start : self._read])
-            self.text += self._decode(self._ids[self._start :])[len(before) :]
-            self._read = self._start = len(self._ids)
+            self._grow(may_stop=False, held="")
+
+    def _grow(self, may_stop: bool, held: str) -> bool:
+        """Takes over what is new in the decoded text, but for a tail of `held` characters."""
+        before = self._decode(self._ids[self._start : self._read])
+        now = self._decode(self._ids[self._start :])
+        whole = now.rstrip(held) if held else now
+        known = len(before) + self._ahead
+        if len(whole) <= known:
+            return False
+        if len(whole) == len(now):
+            self._start, self._read, self._ahead = self._read, len(self._ids), 0
+        else:
+            self._ahead = len(whole) - len(before)
+        return self._append(whole[known:], may_stop)
 
     def take(self, *, final: bool) -> str:
         """The text since the last call; before the end, without a tail that may become a stop string."""

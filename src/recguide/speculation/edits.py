@@ -15,12 +15,28 @@ from recguide.core import ParameterError, SamplingParams, Vocabulary
 from recguide.speculation.field import NEVER
 
 
+def stop_tokens(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Token ids that end a request."""
+    return (*(() if params.ignore_eos else vocabulary.eos), *params.stop_token_ids)
+
+
 def validate(params: SamplingParams, vocabulary: Vocabulary) -> None:
     """Raises ParameterError for what this vocabulary cannot honour."""
     for name, ids in (("logit_bias", params.logit_bias), ("stop_token_ids", params.stop_token_ids)):
         strangers = [token for token in ids if not 0 <= token < vocabulary.size]
         if strangers:
             raise ParameterError(name, f"token ids must lie in [0, {vocabulary.size}), got {strangers}")
+    if (
+        params.min_tokens > 0
+        and len({*stop_tokens(params, vocabulary), vocabulary.mask}) > vocabulary.size - 1
+    ):
+        raise ParameterError(
+            "min_tokens", "every token is a stop token, so none may come before them; lower it"
+        )
+    if vocabulary.mask is not None and vocabulary.mask in params.logit_bias:
+        raise ParameterError(
+            "logit_bias", f"token {vocabulary.mask} is the mask token, which is never emitted"
+        )
     if params.thinking_budget is not None and vocabulary.think is None:
         raise ParameterError("thinking_budget", "this model's vocabulary has no <think> tokens; leave it out")
 
@@ -56,7 +72,7 @@ def edit(
         z[:, ids] += torch.tensor(list(params.logit_bias.values()), dtype=z.dtype, device=z.device)
     young = min(len(z), params.min_tokens - emitted)
     if young > 0:
-        ids = [*params.stop_token_ids, *(() if params.ignore_eos else vocabulary.eos)]
+        ids = stop_tokens(params, vocabulary)
         z[:young, torch.tensor(ids, dtype=torch.int64, device=z.device)] = NEVER
     if params.thinking_budget is not None:
         _close_thinking(z, params.thinking_budget, vocabulary, prompt, history, extra, emitted)
@@ -97,14 +113,17 @@ def _close_thinking(
     extra: Sequence[int],
     emitted: int,
 ) -> None:
-    """Allows </think> alone from slot `budget` on, until it has been said, if the prompt opened <think>."""
+    """Allows </think> alone at the slot that follows `budget` emitted tokens, unless it has been said.
+
+    Only a <think> that the prompt opened is closed. Later slots need no rule: they come after this one.
+    """
     if vocabulary.think is None:
         raise ParameterError("thinking_budget", "this model's vocabulary has no <think> tokens; leave it out")
     opening, closing = vocabulary.think
-    markers = [token for token in prompt if token in (opening, closing)]
-    if not markers or markers[-1] == closing or closing in history:
+    slot = budget - emitted
+    if not 0 <= slot < len(z) or closing in history or closing in extra[:slot]:
         return
-    said = extra.index(closing) + 1 if closing in extra else len(z)
-    forced = slice(max(0, budget - emitted), min(said, len(z)))
-    z[forced] = NEVER
-    z[forced, closing] = 0.0
+    markers = [token for token in prompt if token in (opening, closing)]
+    if markers and markers[-1] == opening:
+        z[slot] = NEVER
+        z[slot, closing] = 0.0

@@ -122,18 +122,18 @@ def draft(request: int, prefix: int, drafting: Draft, *, adapter: bool) -> Layou
 
 
 def verify(
-    request: int,
-    prefix: int,
-    block: Sequence[int],
-    branches: Sequence[Branch],
-    *,
-    mask: int | None,
-    adapter: bool,
+    request: int, prefix: int, block: Sequence[int], branches: Sequence[Branch], *, mask: int, adapter: bool
 ) -> Layout:
     """A block in one causal row, and beside it a draft row for every branch."""
     causal = Row(request, prefix, tuple(block), causal=True, wanted=range(len(block)))
-    rows = [_branch_row(request, prefix, branch, mask, adapter) for branch in branches if mask is not None]
+    rows = [_branch_row(request, prefix, branch, mask, adapter) for branch in branches]
     return Layout(Phase.VERIFY, (causal, *rows), causal.tokens, tuple(branches))
+
+
+def step(request: int, prefix: int, seed: int) -> Layout:
+    """An AR step: a block of the seed alone."""
+    causal = Row(request, prefix, (seed,), causal=True, wanted=(0,))
+    return Layout(Phase.VERIFY, (causal,), causal.tokens)
 
 
 def _branch_row(request: int, prefix: int, branch: Branch, mask: int, adapter: bool) -> Row:

@@ -2,15 +2,14 @@
 
 Each block is [seed, MASK × (B−1)]. Every draft forward fixes the most confident masked slot and all whose
 confidence reaches the threshold; when none is left, one causal forward caches the block and picks the next
-seed. The text differs from AR's, so there is nothing to compare it with but this rule itself.
+seed. The text differs from AR's, so there is nothing to compare it with but this rule itself. Confidence is
+p1 of the draft statistics, so at a temperature above 0 it includes the noise that picked the token.
 """
 
 from dataclasses import replace
 
 from recguide.speculation.methods.method import Method
 from recguide.speculation.rows import Draft
-
-THRESHOLD = 0.9
 
 
 def refine(draft: Draft, confidences: tuple[float, ...], threshold: float) -> Draft:
@@ -29,6 +28,7 @@ DIFFUSION = Method(
     "diffusion",
     verifies=False,
     refines=refine,
+    threshold=0.9,
     refuses=frozenset(
         {
             "repetition_penalty",

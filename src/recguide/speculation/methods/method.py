@@ -23,6 +23,7 @@ class Method:
         branches: the branches to run beside the verification of a draft; their lengths are set later.
         refines: None fills a block in one draft forward; else how a draft with picked tokens, their
             confidences (p1) and a threshold keeps some slots and leaves others masked.
+        threshold: what `refines` gets from a request that names none.
         refuses: sampling parameters that the method cannot honour, refused unless at their default.
     """
 
@@ -31,4 +32,5 @@ class Method:
     verifies: bool = True
     branches: Callable[[Draft], tuple[Branch, ...]] = no_branches
     refines: Callable[[Draft, tuple[float, ...], float], Draft] | None = None
+    threshold: float = 0.0
     refuses: frozenset[str] = field(default=frozenset({"threshold"}))
