@@ -138,6 +138,11 @@ def test_a_model_that_cannot_draft_decodes_plainly(cli, monkeypatch):
     assert found["generations"][0]["prompt_tokens"] == 5
 
 
+def test_nothing_is_saved_where_there_was_nothing_to_save(cli):
+    result = cli("generate", "toy", "Hello", "--max-tokens", "1", "--compare")
+    assert "0 of 0 forwards saved (0%)" in result.stderr
+
+
 def test_difference_names_text_and_token():
     found = summary.Run("a", _generations((1, 2, 3)), 1.0)
     other = summary.Run("b", _generations((1, 9, 3)), 1.0)

@@ -87,7 +87,8 @@ def _cells(run: Run) -> list[str]:
 def saved(run: Run, plain: Run) -> str:
     """How many of plain decoding's forwards a method did without."""
     before, after = plain.totals.stats.forwards, run.totals.stats.forwards
-    return f"{before - after} of {before} forwards saved ({1 - after / max(before, 1):.0%})"
+    share = (before - after) / before if before else 0.0
+    return f"{before - after} of {before} forwards saved ({share:.0%})"
 
 
 def rounds_table(run: Run) -> Table:
