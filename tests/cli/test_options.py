@@ -47,7 +47,7 @@ def test_a_value_out_of_range_is_refused_by_name():
         sampling(top_p=1.5)
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "3"])
+@pytest.mark.parametrize("text", ["{", "[1]", "3", "[" * 100_000, "9" * 5000])
 def test_template_arguments_must_be_an_object(text):
     with pytest.raises(typer.BadParameter):
         template_arguments(text)

@@ -174,7 +174,7 @@ def template_arguments(text: str) -> dict[str, Any]:
     """The JSON object of `--chat-template-kwargs`."""
     try:
         value = json.loads(text or "{}")
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also too many digits, or too deep
         raise typer.BadParameter(f"--chat-template-kwargs is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise typer.BadParameter("--chat-template-kwargs must be a JSON object")

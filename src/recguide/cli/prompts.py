@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import zlib
 from pathlib import Path
 
 from recguide.core import ParameterError
@@ -29,12 +30,13 @@ def read_prompts(texts: list[str], file: Path | None) -> list[str]:
 def read_file(file: Path) -> list[str]:
     try:
         data = file.read_bytes()
-        text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode()
-    except (OSError, UnicodeDecodeError, EOFError) as error:
+        text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError, EOFError, zlib.error) as error:
         raise ParameterError("file", f"{file} cannot be read: {error}") from error
     if ".jsonl" not in file.suffixes:
         return [text]
-    lines = enumerate(text.splitlines(), 1)
+    # Not splitlines(): U+2028 and the like may stand unescaped inside a JSON string.
+    lines = enumerate(text.split("\n"), 1)
     prompts = [_prompt(file, number, line) for number, line in lines if line.strip()]
     if not prompts:
         raise ParameterError("file", f"{file} holds no prompts")
@@ -44,7 +46,7 @@ def read_file(file: Path) -> list[str]:
 def _prompt(file: Path, number: int, line: str) -> str:
     try:
         prompt = json.loads(line)["prompt"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError) as error:  # also too many digits, or too deep
         raise ParameterError("file", f'{file}, line {number}: not a JSON object with "prompt"') from error
     if not isinstance(prompt, str):
         raise ParameterError("file", f'{file}, line {number}: "prompt" must be a string')
