@@ -34,6 +34,28 @@ def test_template_arguments_reach_the_template(cli):
     assert "chat_template_kwargs" in result.stderr
 
 
+LONG = "x" * 1200
+"""More than the toy's 1024 positions."""
+
+
+def test_a_turn_that_is_refused_leaves_the_conversation(cli):
+    result = cli("chat", "toy", "--max-tokens", "5", stdin=f"Hello\n{LONG}\n/stats\nAgain\n/stats\n")
+    assert result.exit_code == 0, result.output
+    assert "That turn is dropped" in result.stderr
+    assert "/reset forgets it" in result.stderr
+    assert "\n5 tokens in" in result.stderr
+    assert "\n10 tokens in" in result.stderr
+
+
+def test_json_keeps_what_was_answered_before_a_refusal(cli):
+    result = cli("chat", "toy", "--max-tokens", "5", "--json", stdin=f"Hello\n{LONG}\nAgain\n")
+    assert result.exit_code == 2
+    assert "max_tokens" in result.stderr
+    found = json.loads(result.stdout)
+    assert [turn["role"] for turn in found["messages"]] == ["user", "assistant"]
+    assert len(found["answers"]) == 1
+
+
 def test_pull_describes_the_model(cli):
     found = json.loads(cli("pull", "toy", "--json").stdout)
     assert found["family"] == "llama"

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from recguide.core import Chunk, Completion, SamplingParams
     from recguide.llm import LLM
 
+ABOUT_A_TURN = ("prompt", "messages", "max_tokens")
+"""What a refusal names that another turn, or a shorter conversation, may not meet."""
 HELP = "/reset forgets the conversation, /stats shows what was saved, /exit or Ctrl-D leaves."
 
 
@@ -41,7 +43,7 @@ def chat(
     """Talk to a model: answers stream, coloured by how their tokens came.
 
     In the conversation: /reset, /stats, /help, /exit. Ctrl-C stops an answer. With --json
-    the user's turns are the lines of stdin.
+    the user's turns are the lines of stdin; one that is refused ends them, with exit status 2.
 
     Example: [bold]recguide chat smollm2-135m --temperature 0.7[/bold]
 
@@ -52,9 +54,11 @@ def chat(
     template = template_arguments(chat_template_kwargs)
     conversation = Conversation(open_llm(model, load), replace(params, n=1), template, system)
     if json_output:
-        for line in _lines(prompt=None):
-            conversation.ask(line, quiet=True)
-        print_json(conversation.as_object())
+        try:
+            for line in _lines(prompt=None):
+                conversation.ask(line, quiet=True)
+        finally:  # a turn that is refused does not take the answers before it along
+            print_json(conversation.as_object())
         return
     from recguide.cli.origins import legend
 
@@ -62,7 +66,7 @@ def chat(
     note(HELP)
     for line in _lines(prompt="\n> "):
         if not _obey(conversation, line):
-            conversation.ask(line)
+            _answer(conversation, line)
 
 
 @dataclass
@@ -89,13 +93,16 @@ class Conversation:
         self.answers = []
 
     def ask(self, text: str, *, quiet: bool = False) -> None:
-        """Answers a turn; Ctrl-C keeps what was said until then."""
+        """Answers a turn; Ctrl-C keeps what was said until then.
+
+        ParameterError for a turn that cannot be answered, too long a conversation say; it is not kept.
+        """
         from recguide.cli.opening import tokenizer_of
         from recguide.cli.origins import Painter
 
         tokenizer = tokenizer_of(self.llm.model)
-        self.messages.append({"role": "user", "content": text})
-        ids = tokenizer.chat(self.messages, **self.template)
+        turns = [*self.messages, {"role": "user", "content": text}]
+        ids = tokenizer.chat(turns, **self.template)
         painter, said = Painter(tokenizer.decode, ids), ""
         stream = cast("Generator[Chunk, None, None]", self.llm.stream(ids, self.params))
         try:
@@ -111,7 +118,7 @@ class Conversation:
             stream.close()
         if not quiet:
             out().print()
-        self.messages.append({"role": "assistant", "content": said})
+        self.messages = [*turns, {"role": "assistant", "content": said}]
 
     def show_stats(self) -> None:
         from recguide.bench.totals import add_up
@@ -163,6 +170,18 @@ def _reader(prompt: str | None) -> Callable[[], str | None]:
 
     del readline
     return read
+
+
+def _answer(conversation: Conversation, line: str) -> None:
+    """Answers a turn, or says why not and goes on without it."""
+    from recguide.core import ParameterError
+
+    try:
+        conversation.ask(line)
+    except ParameterError as error:
+        if error.parameter not in ABOUT_A_TURN:  # a setting, which no turn could get past
+            raise
+        note(f"{error}\nThat turn is dropped, the conversation stays; /reset forgets it and makes room.")
 
 
 def _obey(conversation: Conversation, line: str) -> bool:

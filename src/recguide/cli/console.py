@@ -33,7 +33,7 @@ def fail(message: str) -> typer.Exit:
 
 
 def note(message: str) -> None:
-    err().print(message, style="dim", soft_wrap=True)
+    err().print(Text(message, style="dim"), soft_wrap=True)
 
 
 def write(text: str) -> None:
