@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,8 @@ from recguide.core import Chunk, Origin
 from recguide.engine.text import TextStream
 
 SHOWN = list(MEANINGS)
+UNSEEN = {chr(VISIBLE.get(code, code)): code for code in range(128)}
+"""What is shown for an ASCII character → its code."""
 
 
 def luminance(colour: tuple[int, int, int]) -> float:
@@ -62,7 +66,7 @@ def test_painted_pieces_add_up_to_the_text_and_keep_each_tokens_origin(text, cut
         if not stop and text.isascii():
             for span in painted.spans:
                 piece = painted.plain[span.start : span.end]
-                assert all(span.style == STYLES[SHOWN[ord(character) % 4]] for character in piece)
+                assert all(span.style == STYLES[SHOWN[UNSEEN[character] % 4]] for character in piece)
         shown += painted.plain
         start += size
         if done:
@@ -77,3 +81,11 @@ def test_a_model_cannot_steer_the_terminal():
         Chunk(0, tokenizer.decode(ids), ids, (Origin.AR,) * len(ids), None)
     )
     assert painted.plain == "a\u241b[2J\u240d\n"
+
+
+@pytest.mark.parametrize("code", [*range(0x20), *range(0x7F, 0xA0)])
+def test_no_control_character_reaches_the_terminal(code):
+    """Those above ASCII too: U+009B alone begins a control sequence."""
+    shown = chr(code).translate(VISIBLE)
+    assert len(shown) == 1
+    assert shown in "\n\t" or unicodedata.category(shown) != "Cc"

@@ -31,8 +31,12 @@ MEANINGS = {
 }
 
 
-VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-"""Control characters → their pictures: a model must not steer the terminal."""
+VISIBLE = {
+    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"},
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
+}
+"""Control characters → their pictures (those above ASCII have none): a model must not steer the terminal."""
 
 
 def legend() -> Text:
