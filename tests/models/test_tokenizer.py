@@ -89,18 +89,39 @@ def test_an_argument_that_the_template_does_not_know(tokenizer):
         tokenizer.chat(ASK, enable_thoughts=True)
 
 
-@pytest.mark.parametrize("name", ["tokenize", "add_generation_prompt", "tools", "chat_template"])
+@pytest.mark.parametrize(
+    "name", ["messages", "self", "tokenize", "add_generation_prompt", "tools", "chat_template"]
+)
 def test_arguments_of_the_renderer_are_no_template_arguments(tokenizer, name):
     with pytest.raises(ParameterError, match="chat_template_kwargs"):
         tokenizer.chat(ASK, **{name: "x"})
 
 
 @pytest.mark.parametrize(
-    "messages", [[{"role": "tool", "content": "x"}], [{"role": "user"}], [{"role": "user", "content": 3}]]
+    "messages", [[{"role": "tool", "content": "x"}], [{"role": "user", "content": 3}], []]
 )
 def test_messages_that_the_template_refuses(tokenizer, messages):
     with pytest.raises(ParameterError, match=r"messages: the chat template of .* refuses them: "):
         tokenizer.chat(messages)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[{"role": "user"}], [{"content": "x"}], [{"role": 5, "content": "x"}], [5], "hi", None, ASK[0]],
+)
+def test_what_is_no_conversation(folder, messages):
+    """Whatever the template: most print nothing where something is missing."""
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    with pytest.raises(ParameterError, match=r"^messages: (turn 0|must be a list)"):
+        Tokenizer.load(folder).chat(messages)
+
+
+@pytest.mark.parametrize("text", ["a\ud800", "\udfff!", "\ud83d \ude00"])
+def test_half_a_surrogate_pair_is_no_text(tokenizer, text):
+    with pytest.raises(ParameterError, match=r"^prompt: character \d+ is U\+D"):
+        tokenizer.encode(text)
+    with pytest.raises(ParameterError, match=r"^messages: character \d+ is U\+D"):
+        tokenizer.chat([{"role": "user", "content": text}])
 
 
 @pytest.mark.parametrize("template", ["{% for %}", "{{ nothing.there.at.all }}"])

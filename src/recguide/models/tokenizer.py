@@ -42,7 +42,11 @@ class Tokenizer:
         return cls(backend, folder.name)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids; with the special tokens that the tokenizer puts around a text (a BOS, say), if any."""
+        """Token ids; with the special tokens that the tokenizer puts around a text (a BOS, say), if any.
+
+        Raises ParameterError for text with half a surrogate pair, which has no bytes.
+        """
+        _check_unicode(text, "prompt")
         return self._backend.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -54,17 +58,19 @@ class Tokenizer:
             ),
         )
 
-    def chat(self, messages: Sequence[Message], **chat_template_kwargs: object) -> list[int]:
+    def chat(self, messages: Sequence[Message], /, **chat_template_kwargs: object) -> list[int]:
         """Token ids of a conversation, up to where the assistant speaks.
 
         The template's text says itself whether a BOS stands first, so none is added.
 
-        Raises ParameterError if the model has no template, the template knows no such argument, or it refuses
-        the messages.
+        Raises ParameterError if the model has no template, the template knows no such argument, or the
+        messages are none or it refuses them.
         """
-        return self.encode(self.render(messages, **chat_template_kwargs), add_special_tokens=False)
+        text = self.render(messages, **chat_template_kwargs)
+        _check_unicode(text, "messages")
+        return self.encode(text, add_special_tokens=False)
 
-    def render(self, messages: Sequence[Message], **chat_template_kwargs: object) -> str:
+    def render(self, messages: Sequence[Message], /, **chat_template_kwargs: object) -> str:
         """The text that `chat` encodes."""
         template = self.chat_template
         if template is None:
@@ -76,10 +82,10 @@ class Tokenizer:
                 raise ParameterError(
                     "chat_template_kwargs", f"the chat template of {self.name} knows no {name!r}; drop it"
                 )
+        turns = _turns(messages)
         try:
             # Typed as Any: the arguments are the template's own.
             apply: Any = self._backend.apply_chat_template
-            turns = [dict(message) for message in messages]
             return apply(turns, tokenize=False, add_generation_prompt=True, **chat_template_kwargs)
         except Exception as error:  # a template may raise anything, by jinja2's raise_exception or by mistake
             raise ParameterError(
@@ -131,3 +137,34 @@ class Tokenizer:
         """Ids of <think> and </think>, if both are single tokens."""
         opening, closing = self.token_id("<think>"), self.token_id("</think>")
         return None if opening is None or closing is None else (opening, closing)
+
+
+def _turns(messages: object) -> list[dict[str, object]]:
+    """Messages that a template can be trusted with: many print nothing where a role or content is missing."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise ParameterError("messages", f"must be a list of turns (got {messages!r:.60})")
+    return [_turn(index, turn) for index, turn in enumerate(cast("Sequence[object]", messages))]
+
+
+def _turn(index: int, turn: object) -> dict[str, object]:
+    if not isinstance(turn, Mapping):
+        raise ParameterError(
+            "messages", f"turn {index} must be an object with role and content ({turn!r:.60})"
+        )
+    fields = dict(cast("Message", turn))
+    if not isinstance(fields.get("role"), str):
+        raise ParameterError("messages", f"turn {index} needs a role, such as 'user'")
+    if "content" not in fields and "tool_calls" not in fields:
+        raise ParameterError("messages", f"turn {index} needs a content")
+    return fields
+
+
+def _check_unicode(text: str, parameter: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ParameterError(
+            parameter,
+            f"character {error.start} is U+{ord(text[error.start]):04X}, half a surrogate pair; text must be "
+            "valid Unicode",
+        ) from error
