@@ -104,10 +104,14 @@ def test_a_misshapen_tensor(folder, family):
         load(folder)
 
 
-def test_a_quantised_tensor(folder, family):
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [(torch.int8, "I8"), (torch.float8_e4m3fn, "F8_E4M3"), (torch.float8_e5m2, "F8_E5M2")],
+)
+def test_a_quantised_tensor(folder, family, dtype, kind):
     name = NAMES[family][0]
-    edit(folder, lambda tensors: tensors.update({name: tensors[name].to(torch.int8)}))
-    with pytest.raises(CheckpointError, match=rf"tensor {name} holds torch\.int8"):
+    edit(folder, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    with pytest.raises(CheckpointError, match=rf"tensor {name} holds {kind}; quantised"):
         load(folder)
 
 
@@ -186,6 +190,16 @@ def test_a_tensor_that_no_shard_holds(sharded, family):
         load(sharded)
 
 
+def test_the_index_lists_a_tensor_that_no_file_holds(sharded):
+    """Nor does the model ask for it: what the checkpoint promises is not there."""
+    edit_index(
+        sharded,
+        lambda weight_map: weight_map.update({"vision.weight": "model-00001-of-00002.safetensors"}),
+    )
+    with pytest.raises(CheckpointError, match=r"index\.json: tensor vision\.weight is missing: no file"):
+        load(sharded)
+
+
 @pytest.mark.parametrize("target", ["../model.safetensors", "/model.safetensors", 3])
 def test_an_index_that_points_elsewhere(sharded, family, target):
     edit_index(sharded, lambda weight_map: weight_map.update({NAMES[family][0]: target}))
@@ -193,7 +207,7 @@ def test_an_index_that_points_elsewhere(sharded, family, target):
         load(sharded)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"weight_map": {}}'])
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"weight_map": {}}', "[" * 100_000])
 def test_an_index_that_is_none(sharded, content):
     (sharded / "model.safetensors.index.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json"):

@@ -41,7 +41,7 @@ def _read_index(index: Path) -> dict[str, str]:
     """Tensor name → file name."""
     try:
         content: object = json.loads(index.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{index} cannot be read as JSON ({error}); fetch it again") from error
     weight_map = cast("dict[str, object]", content).get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
@@ -62,9 +62,11 @@ def load_weights(decoder: Decoder, folder: Path, progress: Progress = ignore_pro
     targets = named_weights(decoder)
     total = len(targets)
     listed = _read_index(folder / INDEX) if (folder / INDEX).is_file() else None
+    unread = set(listed or ())
     tied_head: tuple[Path, Tensor] | None = None
     for file in weight_files(folder):
         with open_tensors(file) as tensors:
+            unread -= tensors.names
             for name in sorted(tensors.names):
                 if name.endswith(IGNORED_SUFFIX):
                     continue
@@ -82,6 +84,10 @@ def load_weights(decoder: Decoder, folder: Path, progress: Progress = ignore_pro
         raise CheckpointError(
             f"{where}: tensor {next(iter(targets))} is missing ({len(targets)} of {total} are); the file is "
             "incomplete or config.json describes another model"
+        )
+    if unread:
+        raise CheckpointError(
+            f"{folder / INDEX}: tensor {min(unread)} is missing: no file holds it; fetch the checkpoint again"
         )
     if tied_head is not None:
         _check_tied_head(decoder, *tied_head)

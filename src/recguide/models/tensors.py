@@ -11,6 +11,9 @@ from torch import Tensor
 
 from recguide.core import CheckpointError
 
+PLAIN = ("F64", "F32", "BF16", "F16")
+"""Kinds that are numbers by themselves; all smaller ones need scales that stand elsewhere."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenTensors:
@@ -22,17 +25,16 @@ class OpenTensors:
 
     def read(self, name: str, shape: tuple[int, ...], asked_by: str = "config.json") -> Tensor:
         """A floating-point tensor of that very shape, which the file `asked_by` promises."""
-        found = tuple(self._handle.get_slice(name).get_shape())
+        stored = self._handle.get_slice(name)
+        kind = cast("str", stored.get_dtype())
+        if kind not in PLAIN:
+            raise CheckpointError(f"{self.file}: tensor {name} holds {kind}; quantised weights are not read")
+        found = tuple(stored.get_shape())
         if found != shape:
             raise CheckpointError(
                 f"{self.file}: tensor {name} has shape {list(found)}, {asked_by} asks for {list(shape)}"
             )
-        tensor = self._handle.get_tensor(name)
-        if not tensor.is_floating_point():
-            raise CheckpointError(
-                f"{self.file}: tensor {name} holds {tensor.dtype}; quantised weights are not read"
-            )
-        return tensor
+        return self._handle.get_tensor(name)
 
     def __enter__(self) -> OpenTensors:
         return self
