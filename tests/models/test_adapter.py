@@ -63,6 +63,26 @@ def test_the_published_layout(folder):
     assert adapter.mask_token_id is None
 
 
+@pytest.mark.parametrize("content", ["{", '{"r":' * 100_000, '{"r": ' + "9" * 5000 + "}"])
+def test_a_config_that_is_none(folder, content):
+    (folder / "adapter_config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json cannot be read"):
+        load(folder)
+
+
+@pytest.mark.parametrize("rank", [10**30, 2**31 - 1])
+def test_a_rank_without_memory_for_it(folder, rank, monkeypatch):
+    """Refused as a number, or by the allocator: stood in for, since some systems promise any memory."""
+    monkeypatch.setattr(torch, "empty", out_of_memory)
+    edit_config(folder, r=rank)
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json(, field r:| asks for weights)"):
+        load(folder)
+
+
+def out_of_memory(*_, **__):
+    raise RuntimeError("can't allocate memory")
+
+
 @pytest.mark.parametrize("family", [NLD, LLAMA])
 def test_saving_and_loading_returns_every_rank_and_tensor(tmp_path, family):
     config = tiny_config(family)

@@ -255,9 +255,40 @@ def test_generation_config_says_what_ends_a_text(tmp_path):
         read_config(tmp_path)
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]"])
+NO_JSON = ("{", "[]", '{"a":' * 100_000, '{"a": ' + "9" * 5000 + "}")
+"""Cut short, not an object, nested too deep, a number of too many digits."""
+
+
+@pytest.mark.parametrize("content", [None, *NO_JSON])
 def test_a_config_that_is_none(tmp_path, content):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"config\.json"):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize("content", NO_JSON)
+def test_a_generation_config_that_is_none(tmp_path, content):
+    write_json(tmp_path / "config.json", LLAMA)
+    (tmp_path / "generation_config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"generation_config\.json"):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "head_dim",
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "rope_theta",
+    ],
+)
+def test_absurd_sizes_are_refused_by_name(field):
+    with pytest.raises(CheckpointError, match=rf"config\.json, field {field}:"):
+        config_of({**LLAMA, "rope_scaling": None, field: 10**400})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 
@@ -16,6 +17,7 @@ from tests.tiny import (
     tiny_adapter,
     tiny_model,
     write_checkpoint,
+    write_json,
 )
 
 from recguide.attention.packing import pack
@@ -123,6 +125,22 @@ def test_a_chosen_adapter_and_none(nld, tmp_path):
     assert load(str(nld), adapter=None).adapter is None
     with pytest.raises(ParameterError, match="adapter: "):
         load(str(nld), adapter=str(tmp_path / "absent"))
+
+
+def test_an_empty_adapter_is_not_the_working_directory(nld, tmp_path, monkeypatch):
+    save_adapter(tiny_adapter(read_config(nld), dtype=torch.float32), tmp_path, base="tiny")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ParameterError, match="adapter: ''"):
+        load(str(nld), adapter="")
+
+
+def test_sizes_that_no_memory_holds_name_the_config(tmp_path):
+    """2^24 · 2^24 · 4 bytes are more than a process can address, so every allocator refuses."""
+    folder = write_checkpoint(tmp_path, "llama")
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", {**config, "vocab_size": 2**24, "hidden_size": 2**24})
+    with pytest.raises(CheckpointError, match=r"config\.json asks for weights that do not fit on cpu"):
+        load(str(folder))
 
 
 def test_the_demo_model_takes_the_shipped_adapter(llama, tmp_path, monkeypatch):

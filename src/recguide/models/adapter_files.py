@@ -21,6 +21,7 @@ from recguide.models.config import ModelConfig
 from recguide.models.families import family_of
 from recguide.models.layout import parts
 from recguide.models.tensors import OpenTensors, open_tensors
+from recguide.models.weights import allocating
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -49,14 +50,16 @@ def load_adapter(
             "target_modules", f"{spec.fields.get('target_modules')!r} names no linear module"
         )
     with open_tensors(folder / WEIGHTS) as tensors:
-        adapter = Adapter(
-            config,
-            ranks,
-            mask_embedding=MASK_EMBEDDING in tensors.names,
-            mask_token_id=spec.mask_token(config),
-            dtype=dtype,
-            device=torch.device(device),
-        )
+        mask_token = spec.mask_token(config)
+        with allocating(folder / CONFIG, torch.device(device)):
+            adapter = Adapter(
+                config,
+                ranks,
+                mask_embedding=MASK_EMBEDDING in tensors.names,
+                mask_token_id=mask_token,
+                dtype=dtype,
+                device=torch.device(device),
+            )
         _fill(adapter, tensors)
     return adapter
 

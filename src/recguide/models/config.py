@@ -6,12 +6,16 @@ Each family maps its own file to `ModelConfig`; the decoder knows nothing else a
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from recguide.core import CheckpointError
+
+LARGEST = 2**31 - 1
+"""No count or length in a file is larger; positions fit 32 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +136,7 @@ class Fields:
             values: object = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise CheckpointError(f"{file} is missing; the folder is not a checkpoint") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{file} cannot be read as JSON ({error}); fetch it again") from error
         if not isinstance(values, dict):
             raise CheckpointError(f"{file} does not hold a JSON object")
@@ -156,16 +160,20 @@ class Fields:
             raise self.fail(name, f"must be an integer (got {value!r})")
         return value
 
-    def positive(self, name: str, default: int | None = None) -> int:
+    def positive(self, name: str, default: int | None = None, most: int = LARGEST) -> int:
         value = self.integer(name, default)
-        if value < 1:
-            raise self.fail(name, f"must be at least 1 (got {value})")
+        if not 1 <= value <= most:
+            raise self.fail(name, f"must lie in [1, {most}] (got {value})")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
         """A positive, finite number."""
         value = self._value(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 < value <= sys.float_info.max
+        ):
             raise self.fail(name, f"must be a positive number (got {value!r})")
         return float(value)
 

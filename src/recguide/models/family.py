@@ -16,6 +16,10 @@ from recguide.models.config import (
 )
 from recguide.models.layout import TensorNames
 
+MOST_LAYERS = 2**14
+MOST_WIDE = 2**24
+"""Far above any model: a wider one is a damaged file, and sums of widths stay within 64 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -121,16 +125,17 @@ def read_decoder(
         fields.refuse(name, False)
     for name in ("quantization_config", "num_local_experts", "num_experts"):
         fields.refuse(name)
-    hidden, heads = fields.positive("hidden_size"), fields.positive("num_attention_heads")
+    hidden = fields.positive("hidden_size", most=MOST_WIDE)
+    heads = fields.positive("num_attention_heads", most=MOST_WIDE)
     kv_heads = fields.positive("num_key_value_heads", heads)
     if heads % kv_heads:
         raise fields.fail("num_key_value_heads", f"{kv_heads} does not divide {heads} query heads")
     return ModelConfig(
         family=fields.text("model_type"),
-        vocab_size=fields.positive("vocab_size"),
+        vocab_size=fields.positive("vocab_size", most=MOST_WIDE),
         hidden_size=hidden,
-        intermediate_size=fields.positive("intermediate_size"),
-        layers=fields.positive("num_hidden_layers"),
+        intermediate_size=fields.positive("intermediate_size", most=MOST_WIDE),
+        layers=fields.positive("num_hidden_layers", most=MOST_LAYERS),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=_head_dim(fields, hidden, heads),
@@ -150,7 +155,7 @@ def read_decoder(
 def _head_dim(fields: Fields, hidden: int, heads: int) -> int:
     if fields.get("head_dim") is None and hidden % heads:
         raise fields.fail("head_dim", f"is missing, and {heads} heads do not divide hidden_size {hidden}")
-    head_dim = fields.positive("head_dim", hidden // heads)
+    head_dim = fields.positive("head_dim", hidden // heads, most=MOST_WIDE)
     if head_dim % 2:
         raise fields.fail("head_dim", f"must be even for rotary encoding (got {head_dim})")
     return head_dim

@@ -18,6 +18,7 @@ from recguide.models.families import read_config
 from recguide.models.fingerprint import file_fingerprint, text_fingerprint
 from recguide.models.progress import Progress, ignore_progress
 from recguide.models.tokenizer import Tokenizer
+from recguide.models.weights import allocating
 
 DTYPES = {
     "float64": torch.float64,
@@ -141,7 +142,8 @@ def load(
     precision = resolve_dtype(dtype, where)
     folder = sources.resolve(source, revision, progress)
     config = read_config(folder)
-    decoder = Decoder(config, precision, where)
+    with allocating(folder / "config.json", where):
+        decoder = Decoder(config, precision, where)
     load_weights(decoder, folder, progress)
     local = Path(source).expanduser().is_dir()
     own_adapter = SHIPPED_ADAPTERS / source if source == demo.NAME and not local else folder / NATIVE_ADAPTER
@@ -197,7 +199,7 @@ def _adapter_folder(adapter: str | None, own: Path) -> Path | None:
     if adapter is None:
         return None
     chosen = Path(adapter).expanduser()
-    if not chosen.is_dir():
+    if not adapter or not chosen.is_dir():  # an empty path would be the working directory
         raise ParameterError("adapter", f"{adapter!r} is no folder; auto, None or a PEFT folder are")
     return chosen
 

@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
 import torch
 from torch import nn
+
+from recguide.core import CheckpointError
+
+
+@contextmanager
+def allocating(file: Path, device: torch.device) -> Generator[None, None, None]:
+    """Raises CheckpointError naming the file whose sizes there is no memory for."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # allocators differ in what they raise, and in nothing else
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(
+            f"{file} asks for weights that do not fit on {device} ({reason}); check its sizes, or take a "
+            "smaller model, dtype or another device"
+        ) from error
 
 
 def matrix(inputs: int, outputs: int, dtype: torch.dtype, device: torch.device) -> nn.Parameter:
