@@ -107,7 +107,7 @@ class LLM:
 
         Closing the iterator aborts the prompt.
         """
-        requests = self.engine.add(self._token_ids(prompt), params or SamplingParams())
+        requests = self.engine.add(self._token_ids(_as_prompt(prompt)), params or SamplingParams())
         try:
             while any(request.inbox or request.finish_reason is None for request in requests):
                 for request in requests:
@@ -122,6 +122,7 @@ class LLM:
         self,
         messages: Sequence[Mapping[str, Any]],
         params: SamplingParams | None = None,
+        /,
         **chat_template_kwargs: Any,  # noqa: ANN401  templates define their own switches
     ) -> Generation:
         """Answers a conversation of {"role", "content"} turns through the model's chat template.
