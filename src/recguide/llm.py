@@ -114,7 +114,7 @@ class LLM:
                     while request.inbox:
                         yield request.inbox.popleft()
                 if any(request.finish_reason is None for request in requests):
-                    self.engine.step()
+                    self._step(requests)
         finally:
             self._abort([requests])
 
@@ -139,11 +139,18 @@ class LLM:
         """Steps until these requests have ended; what others emit meanwhile waits in their inboxes."""
         finished = 0
         while finished < len(requests):
-            self.engine.step()
+            self._step(requests)
             ended = sum(request.finish_reason is not None for request in requests)
             if ended > finished and progress is not None:
                 progress(ended, len(requests))
             finished = ended
+
+    def _step(self, requests: Sequence[Request]) -> None:
+        """One step of all there is; raises what failed one of these requests, not what failed another's."""
+        self.engine.step()
+        for request in requests:
+            if request.error is not None:
+                raise request.error
 
     def _abort(self, groups: Sequence[Sequence[Request]]) -> None:
         with ExitStack() as each:  # goes through all of them, even if one cannot turn its bytes into text

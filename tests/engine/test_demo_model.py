@@ -31,8 +31,8 @@ SETTINGS = {
         "presence_penalty": 0.2,
         "logit_bias": {30: 1.5, 28: -2.0},
     },
-    "min_tokens": {"min_tokens": 20, "stop_token_ids": list(range(17, 400)), "top_k": 12},
-    "choices": {"n": 3, "logprobs": 2, "top_p": 0.9, "min_p": 0.01},
+    "min_tokens": {"min_tokens": 9, "stop_token_ids": list(range(17, 400)), "top_k": 12},
+    "choices": {"n": 2, "logprobs": 2, "top_p": 0.9, "min_p": 0.01},
 }
 TOLERANCE = 2e-3
 """Of log-probabilities: float32 rounding in two layouts of the same tokens."""
@@ -149,24 +149,33 @@ def test_penalties_stops_choices_and_logprobs_together():
 # --- slow ---------------------------------------------------------------------------------------------------
 
 
-def all_prompts(setting, sampling, **method):
-    params = SamplingParams(max_tokens=48, **SETTINGS[setting], **SAMPLING[sampling], **method)
-    return [
-        completion for choices in complete([(name, params) for name in QUESTIONS]) for completion in choices
-    ]
+BLOCKS = (1, 2, 8, 16, 32)
+TOKENS = 20
+
+
+def params(setting, sampling, **method):
+    return SamplingParams(max_tokens=TOKENS, **SETTINGS[setting], **SAMPLING[sampling], **method)
 
 
 @cache
 def plain(setting, sampling):
-    return all_prompts(setting, sampling, method="ar")
+    """Prompt's name → its choices by plain decoding."""
+    jobs = [(name, params(setting, sampling, method="ar")) for name in QUESTIONS]
+    return dict(zip(QUESTIONS, complete(jobs), strict=True))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("block", [1, 2, 8, 16, 32])
 @pytest.mark.parametrize("method", ["linear", "tidar", "recguide"])
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_every_method_block_size_and_setting_gives_plain_text(setting, sampling, method, block):
-    drafted = all_prompts(setting, sampling, method=method, block_size=block)
-    assert_same(drafted, plain(setting, sampling))
+def test_every_method_block_size_and_setting_gives_plain_text(setting, sampling, method):
+    """Every block size of a method in one batch; TiDAR, whose rows grow with B², on half the prompts."""
+    names = list(QUESTIONS)[: 2 if method == "tidar" else None]
+    jobs = [
+        (name, params(setting, sampling, method=method, block_size=block))
+        for block in BLOCKS
+        for name in names
+    ]
+    for (name, _), choices in zip(jobs, complete(jobs), strict=True):
+        assert_same(choices, plain(setting, sampling)[name])

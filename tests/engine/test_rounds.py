@@ -280,3 +280,32 @@ def test_statistics_count_what_was_kept():
     assert stats.accepted == 9
     assert stats.covered == stats.reused == {}
     assert stats.untrimmed >= 9
+
+
+class Broken(FakeBackbone):
+    """Gives NaN to requests of one script from their third token on."""
+
+    def _logits(self, batch, index):
+        logits = super()._logits(batch, index)
+        row = batch.rows[int(batch.row[index])]
+        script = self._of_page[int(batch.block_tables[row.request, 0])]
+        return logits * float("nan") if script.prompt[0] == 201 and row.start > len(script.prompt) else logits
+
+
+def test_nan_fails_its_own_request_and_no_other():
+    scripts = [Script((200 + at, *PROMPT), ANSWER) for at in range(3)]
+    machine = Engine(Broken(*scripts), decode, EngineConfig())
+    requests = [
+        machine.add(script.prompt, SamplingParams(max_tokens=40, block_size=8))[0] for script in scripts
+    ]
+    run(machine)
+    assert [request.finish_reason for request in requests] == [
+        FinishReason.LENGTH,
+        FinishReason.ABORT,
+        FinishReason.LENGTH,
+    ]
+    assert "NaN" in str(requests[1].error)
+    for request in (requests[0], requests[2]):
+        assert request.completion().text == decode(ANSWER[:40])
+        assert request.error is None
+    assert machine.runner.pool.free_pages == machine.runner.pool.pages

@@ -120,7 +120,7 @@ class Engine:
 
         Every chunk also lands in its request's inbox, for callers that share the engine.
 
-        Raises UnpickableLogits if the model gave NaN; its requests are aborted, the others can go on.
+        Requests whose logits are NaN are aborted and carry the error; the others go on in the next step.
         """
         plan = self._scheduler.schedule(self._plan)
         if not plan:
@@ -133,8 +133,9 @@ class Engine:
             verdicts = judge(logits, plan, self.vocabulary, self._luck)
         except UnpickableLogits as error:
             for request in error.requests:
+                request.error = error
                 self.abort(request)
-            raise
+            return []
         emitted: list[tuple[Request, Chunk]] = []
         for scheduled, verdict in zip(plan, verdicts, strict=True):
             request = scheduled.request

@@ -11,6 +11,7 @@ from recguide.core import (
     Completion,
     FinishReason,
     Origin,
+    RecGuideError,
     RoundStats,
     SamplingParams,
     TokenLogprobs,
@@ -31,6 +32,7 @@ class Request:
         params: sampling parameters with the sampling seed resolved.
         block: B, slots of a full block.
         cached: committed length, tokens whose KV later rows may read.
+        error: why it was aborted, if the model failed it.
         inbox: chunks that whoever reads this request has not taken yet.
         draft: the draft in hand, complete or with masked slots; None if a draft has to start anew.
     """
@@ -50,6 +52,7 @@ class Request:
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
     stats: RoundStats = field(default_factory=RoundStats)
     inbox: deque[Chunk] = field(default_factory=deque[Chunk])
+    error: RecGuideError | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 
