@@ -130,7 +130,7 @@ def _paint(
         y = bottom + 28 + row * 22
         picture.box(24, y - 11, 13, 13, colour)
         picture.text(46, y, name, 'font-weight="600"')
-        picture.text(300, y, purpose)
+        picture.text(330, y, purpose)
     return picture.svg(width, height)
 
 
