@@ -1,4 +1,4 @@
-"""Every verifying method against plain decoding on the demo model in float32, as `recguide verify` does it."""
+"""Every verifying method against plain decoding on the demo model in float32, as in `recguide verify`."""
 
 from __future__ import annotations
 
