@@ -41,23 +41,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     decoder = Decoder(tiny.config(), torch.float32, torch.device("cpu"))
     decoder.randomise(3)
     save_file({n: t.contiguous() for n, t in named_weights(decoder).items()}, folder / "model.safetensors")
-    fields = {
-        "model_type": "llama",
-        "vocab_size": 64,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10_000.0,
-        "max_position_embeddings": 512,
-        "tie_word_embeddings": True,
-        "eos_token_id": tiny.END,
-        "bos_token_id": 1,
-    }
-    (folder / "config.json").write_text(json.dumps(fields))
+    tiny.write_config(folder)
     return folder
 
 

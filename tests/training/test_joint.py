@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -83,23 +82,7 @@ def test_a_run_lowers_both_losses_and_leaves_a_checkpoint(tmp_path: Path):
     assert all(a.item() < 0.9 * b.item() for a, b in zip(after, before, strict=True))
     source = tmp_path / "source"
     source.mkdir()
-    fields = {
-        "model_type": "llama",
-        "vocab_size": 64,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10_000.0,
-        "max_position_embeddings": 512,
-        "tie_word_embeddings": True,
-        "eos_token_id": tiny.END,
-        "bos_token_id": 1,
-    }
-    (source / "config.json").write_text(json.dumps(fields))
+    tiny.write_config(source)
     target = tmp_path / "target"
     save_joint(trainer, source, target, tiny.MASK, 8)
     config = read_config(target)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import torch
 
 from recguide.models.config import ModelConfig, QueryScale, RopeConfig
@@ -86,3 +88,24 @@ def decoder_logits(backbone: Backbone, tokens: list[int]) -> torch.Tensor:
     mask = torch.ones(n, n, dtype=torch.bool).tril()
     hidden = backbone.decoder.hidden(torch.tensor(tokens), torch.arange(n), causal(mask))
     return backbone.decoder.logits(hidden)
+
+
+def write_config(folder):
+    """config.json of a checkpoint whose decoder has `config()`."""
+    fields = {
+        "model_type": "llama",
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10_000.0,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+        "eos_token_id": END,
+        "bos_token_id": 1,
+    }
+    (folder / "config.json").write_text(json.dumps(fields))
