@@ -20,7 +20,7 @@ test test-all: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-gpu lint format clean
+.PHONY: help demo test test-all test-gpu targets lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ test-all: $(VENV)/.installed-dev ## everything that runs on a CPU; recorded in t
 
 test-gpu: $(VENV)/.installed-dev ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
+
+targets: $(VENV)/.installed ## what every result in benchmarks/results was asked to reach, and whether it did
+	@$(BIN)/python benchmarks/targets.py
 
 lint: $(VENV)/.installed-dev ## ruff, pyright, import rules
 	$(BIN)/ruff check .
