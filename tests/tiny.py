@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from torch import Tensor
 
+from recguide.core import Turn
 from recguide.models.adapter import Adapter, LoraRank
 from recguide.models.adapter_files import save_adapter
 from recguide.models.checkpoint import named_weights
@@ -242,15 +243,16 @@ def byte_token(byte: int) -> str:
     return chr(256 + sum(other not in printable for other in range(byte)))
 
 
-def dense_attend(mask: Tensor):
+def dense_attend(mask: Tensor, kv_heads: int = 2):
     """An `Attend` over the tokens of one forward alone; mask [N, N] bool, true where a query sees a key."""
 
-    def attend(_layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        share = q.shape[1] // k.shape[1]
+    def attend(_layer: int, qkv: Tensor, rotation: Turn) -> Tensor:
+        q, k, v = rotation.split(qkv, qkv.shape[1] - 2 * kv_heads, kv_heads)
+        share = q.shape[1] // kv_heads
         k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
         scores = torch.einsum("qhd,khd->hqk", q, k) / math.sqrt(q.shape[-1])
         weights = scores.masked_fill(~mask, -math.inf).softmax(-1)
-        return torch.einsum("hqk,khd->qhd", weights, v)
+        return torch.einsum("hqk,khd->qhd", weights, v).flatten(1)
 
     return attend
 
@@ -263,5 +265,7 @@ def causal_logits(model: Model, tokens: Tensor, start: int = 0) -> Tensor:
     """Logits [N, vocab] of one causal forward over tokens [N] at positions from `start`."""
     positions = torch.arange(start, start + len(tokens))
     with torch.no_grad():
-        hidden = model.decoder.hidden(tokens, positions, dense_attend(causal_mask(len(tokens))))
+        hidden = model.decoder.hidden(
+            tokens, positions, dense_attend(causal_mask(len(tokens)), model.config.kv_heads)
+        )
         return model.decoder.logits(hidden)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import Enum, StrEnum
 from numbers import Integral, Real
 from typing import Protocol
 
@@ -262,26 +262,42 @@ class Row:
         return self.prefix + self.stem
 
 
+class AdapterUse(Enum):
+    """Which of a forward's tokens the draft adapter touches."""
+
+    NONE = "none"
+    MIXED = "mixed"
+    ALL = "all"
+
+
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """Rows of any number of requests, laid end to end without padding.
+    """Rows of any number of requests, laid end to end without padding between them.
 
     Rows stand in the order causal, draft without adapter, draft with adapter, so that the tokens that write
     KV are a head slice and those that the adapter touches a tail slice. `N` query tokens, `W` wanted logits,
-    `R` requests.
+    `R` requests. All tensors are views of one buffer, so integers are int32.
+
+    A batch may be padded at its end up to the shape of a CUDA graph. Padding tokens are token 0 at position
+    0; they write no KV, no work item covers them, and nobody reads what becomes of them. Padding of `wanted`
+    is token 0, that of tables is anything.
 
     Attributes:
         rows: the rows in packed order.
         row_starts: index of each row's slot 0 among the N tokens.
-        tokens, positions: [N] int64; positions are absolute.
-        row, request, slot, stem, prefix: [N] int64, each token's row index, request index, slot in its row,
+        tokens, positions: [N] int32; positions are absolute.
+        row, request, slot, stem, prefix: [N] int32, each token's row index, request index, slot in its row,
             stem length (0 in causal rows) and prefix length.
-        causal, masked: [N] bool.
+        causal, masked, adapter_on: [N] bool; causal row, MASK slot, touched by the adapter.
+        use: whether the adapter touches no token, some or all.
         written: number of leading tokens that write KV (those of causal rows).
-        kv_slots: [written] int64, page × page_size + offset where their KV goes.
-        adapter_start: first token that the adapter touches; N for none.
-        block_tables: [R, pages] int64, page ids of each request, padded with 0.
-        wanted: [W] int64, token indices whose logits are wanted, in the order of the rows *as given*.
+        kv_slots: [N] int32, page × page_size + offset where a token's KV goes; −1 for tokens that write none.
+        adapter_start: first token that the adapter touches; the number of tokens for none.
+        block_tables: [R, pages] int32, page ids of each request.
+        wanted: [W] int32, token indices whose logits are wanted, in the order of the rows *as given*.
+        order: [N] int32, token indices grouped by request, each request's in packed order.
+        work: [items, FIELDS] int32, the attention's work list (`attention.work` names the fields).
+        work_count: [1] int32, items of `work` that count.
     """
 
     rows: tuple[Row, ...]
@@ -295,15 +311,40 @@ class PackedBatch:
     prefix: Tensor
     causal: Tensor
     masked: Tensor
+    adapter_on: Tensor
+    use: AdapterUse
     written: int
     kv_slots: Tensor
     adapter_start: int
     block_tables: Tensor
     wanted: Tensor
+    order: Tensor
+    work: Tensor
+    work_count: Tensor
 
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, q [N, heads, dim], k [N, kv_heads, dim], v [N, kv_heads, dim]) → [N, heads, dim]."""
+class Turn(Protocol):
+    """How one forward's positions turn queries and keys: what attention needs of a `Rotation`."""
+
+    @property
+    def cos(self) -> Tensor: ...
+
+    @property
+    def sin(self) -> Tensor: ...
+
+    @property
+    def query_scale(self) -> Tensor | None: ...
+
+    def split(self, qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+        """qkv [N, heads + 2·kv_heads, dim] → q, k (both rotated), v [N, (kv_)heads, dim]."""
+        ...
+
+
+Attend = Callable[[int, Tensor, Turn], Tensor]
+"""(layer, qkv [N, heads + 2·kv_heads, dim], not rotated yet, rotation) → [N, heads · dim].
+
+It may rotate in place.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from tests.attention.test_visibility import dense_mask
 
 from recguide.attention.packing import pack
 from recguide.attention.reference import ReferenceAttention, as_slice
+from recguide.attention.rotation import Rotation
 from recguide.core import KVShape, Row
 from recguide.kv.cache import KVCache
 
@@ -23,10 +24,29 @@ def filled_cache(pages, page_size, layers=2):
 
 
 def projections(tokens):
+    return torch.randn(tokens, HEADS + 2 * KV_HEADS, DIM, dtype=torch.float64)
+
+
+def rotation(tokens):
+    """Any angles and scales: the backend has to apply them, not to know them."""
+    angles = torch.randn(tokens, 1, DIM // 2, dtype=torch.float64)
+    return Rotation(
+        cos=torch.cat((angles.cos(), angles.cos()), -1),
+        sin=torch.cat((-angles.sin(), angles.sin()), -1),
+        query_scale=torch.rand(tokens, 1, 1, dtype=torch.float64) + 0.5,
+        half=DIM // 2,
+    )
+
+
+def turned_by_hand(qkv, rotation):
+    """Queries, keys and values: dimension j and its partner turned by their angle, queries scaled."""
+    first, second = qkv.chunk(2, -1)
+    cos, sin = rotation.cos[..., : DIM // 2], rotation.sin[..., DIM // 2 :]
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
     return (
-        torch.randn(tokens, HEADS, DIM, dtype=torch.float64),
-        torch.randn(tokens, KV_HEADS, DIM, dtype=torch.float64),
-        torch.randn(tokens, KV_HEADS, DIM, dtype=torch.float64),
+        turned[:, :HEADS] * rotation.query_scale,
+        turned[:, HEADS : HEADS + KV_HEADS],
+        qkv[:, HEADS + KV_HEADS :],
     )
 
 
@@ -43,23 +63,25 @@ def token_by_token(batch, tables, keys, values, page_size, q, k, v):
             group = head // (HEADS // KV_HEADS)
             weights = (seen_k[:, group] @ q[t, head] / DIM**0.5).softmax(0)
             out[t, head] = weights @ seen_v[:, group]
-    return out
+    return out.flatten(1)
 
 
 def check(rows, tables, page_size):
     batch = pack(rows, tables, page_size)
     cache = filled_cache(1 + max([0, *(page for table in tables for page in table)]), page_size)
     attend = ReferenceAttention(cache).plan(batch)
+    turn = rotation(len(batch.tokens))
     for layer in (1, 0):
         keys, values = cache.keys.clone(), cache.values.clone()
-        q, k, v = projections(len(batch.tokens))
-        out = attend(layer, q, k, v)
+        qkv = projections(len(batch.tokens))
+        q, k, v = turned_by_hand(qkv, turn)
+        out = attend(layer, qkv.clone(), turn)
         expected = token_by_token(batch, tables, keys[layer], values[layer], page_size, q, k, v)
         torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
 
         keys[layer, batch.kv_slots] = k[: batch.written]
         values[layer, batch.kv_slots] = v[: batch.written]
-        assert torch.equal(cache.keys, keys)
+        torch.testing.assert_close(cache.keys, keys, rtol=1e-12, atol=1e-12)
         assert torch.equal(cache.values, values)
 
 
@@ -79,19 +101,17 @@ def test_a_request_alone_equals_the_request_among_others():
     branch = Row(0, 6, (4, 5), False, stem=2, adapter=True)
     others = [Row(1, 3, (1,), True), Row(2, 0, (1, 2), False)]
     tables, page_size = [[3, 1, 2], [0, 4], []], 4
-    q, k, v = projections(8)
+    qkv, turn = projections(8), rotation(8)
     outputs = []
     for rows in ([verify, branch], [verify, others[0], others[1], branch]):
         batch = pack(rows, tables, page_size)
         mine = batch.request == 0
         torch.manual_seed(0)
         cache = filled_cache(5, page_size)
-        if len(rows) == 2:
-            mine_q, mine_k, mine_v = q[:5], k[:5], v[:5]
-        else:
-            mine_q, mine_k, mine_v = (torch.randn(8, x.shape[1], DIM, dtype=torch.float64) for x in (q, k, v))
-            mine_q[mine], mine_k[mine], mine_v[mine] = q[:5], k[:5], v[:5]
-        outputs.append(ReferenceAttention(cache).plan(batch)(0, mine_q, mine_k, mine_v)[mine])
+        order = torch.empty(len(batch.tokens), dtype=torch.int64)
+        order[mine], order[~mine] = torch.arange(5), torch.arange(5, len(order))
+        ordered = Rotation(turn.cos[order], turn.sin[order], turn.query_scale[order], turn.half)
+        outputs.append(ReferenceAttention(cache).plan(batch)(0, qkv[order], ordered)[mine])
     torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-13, atol=1e-13)
 
 

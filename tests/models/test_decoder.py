@@ -122,9 +122,10 @@ def test_causal_and_draft_rows_are_the_plain_decoder(family, adapted):
     tokens[3] = model.config.mask_token_id  # in the prompt, where it is a token like any other
     positions = torch.tensor([*range(head), *range(prefix + 2, prefix + 2 + draft)])
     masked = torch.arange(count) > head
+    attend = dense_attend(mask, model.config.kv_heads)
     with torch.no_grad():
         found = model.decoder.hidden(
-            tokens, positions, dense_attend(mask), adapter=adapter, adapter_start=head, masked=masked
+            tokens, positions, attend, adapter=adapter, on=slice(head, None), masked=masked
         )
     expected = PlainDecoder(model, adapter).hidden(
         tokens.tolist(),
@@ -144,15 +145,18 @@ def test_prefill_is_prefill_and_verification_with_a_cache(family):
     tokens = torch.randint(0, 32, (29,), generator=torch.Generator().manual_seed(1))
     keys, values = {}, {}
 
-    def cached(layer, q, k, v):
+    def cached(layer, qkv, rotation):
+        q, k, v = rotation.split(qkv, qkv.shape[1] - 4, 2)
         keys[layer] = torch.cat((keys[layer], k)) if layer in keys else k
         values[layer] = torch.cat((values[layer], v)) if layer in values else v
         total = len(keys[layer])
         share = q.shape[1] // k.shape[1]
         heads = [t.repeat_interleave(share, 1).transpose(0, 1) for t in (keys[layer], values[layer])]
-        return scaled_dot_product_attention(
-            q.transpose(0, 1), *heads, attn_mask=causal_mask(total)[-len(q) :]
-        ).transpose(0, 1)
+        return (
+            scaled_dot_product_attention(q.transpose(0, 1), *heads, attn_mask=causal_mask(total)[-len(q) :])
+            .transpose(0, 1)
+            .flatten(1)
+        )
 
     parts = []
     with torch.no_grad():
@@ -173,12 +177,13 @@ def test_the_adapter_touches_its_tail_alone(family):
     tokens = torch.arange(head + tail) % 7
     attend = dense_attend(mask)
 
-    def run(adapter, start):
+    def run(adapter, on):
         written = []
 
-        def recording(layer, q, k, v):
+        def recording(layer, qkv, rotation):
+            _, k, v = rotation.split(qkv, qkv.shape[1] - 4, 2)
             written.append((k[:head].clone(), v[:head].clone()))
-            return attend(layer, q, k, v)
+            return attend(layer, qkv, rotation)
 
         with torch.no_grad():
             hidden = model.decoder.hidden(
@@ -186,29 +191,29 @@ def test_the_adapter_touches_its_tail_alone(family):
                 torch.arange(head + tail),
                 recording,
                 adapter=adapter,
-                adapter_start=start,
+                on=on,
                 masked=tokens == 3,
             )
         return hidden, written
 
     plain, plain_kv = run(None, None)
     for adapter in (model.adapter, tiny_adapter(model.config, seed=9)):
-        with_adapter, kv = run(adapter, head)
+        with_adapter, kv = run(adapter, slice(head, None))
         assert torch.equal(plain[:head], with_adapter[:head])
         assert (plain[head:] - with_adapter[head:]).abs().max() > 0.1
         for (k, v), (plain_k, plain_v) in zip(kv, plain_kv, strict=True):
             assert torch.equal(k, plain_k)
             assert torch.equal(v, plain_v)
-    for start in (None, head + tail):
-        assert torch.equal(run(model.adapter, start)[0], plain)
+    assert torch.equal(run(model.adapter, slice(head + tail, None))[0], plain)
 
 
-def test_the_mask_embedding_goes_by_slot_not_by_token():
+@pytest.mark.parametrize("on", [slice(2, None), torch.arange(5) >= 2])
+def test_the_mask_embedding_goes_by_slot_not_by_token(on):
     model = tiny_model("llama")
     mask_token = model.config.mask_token_id
     tokens = torch.tensor([mask_token, mask_token, 5, mask_token, mask_token])
     masked = torch.tensor([True, False, False, False, True])
-    embedded = model.decoder.embed(tokens, model.adapter, 2, masked)
+    embedded = model.decoder.embed(tokens, model.adapter, on, masked)
     table = model.decoder.embedding
     expected = [
         table[mask_token],
@@ -249,9 +254,7 @@ def test_an_adapter_may_be_more_precise_than_its_model():
         adapter = tiny_adapter(config, dtype=dtype)
         with torch.no_grad():
             found.append(
-                model.decoder.hidden(
-                    tokens, tokens, dense_attend(mask), adapter=adapter, adapter_start=0, masked=tokens == 3
-                )
+                model.decoder.hidden(tokens, tokens, dense_attend(mask), adapter=adapter, masked=tokens == 3)
             )
     assert found[1].dtype == torch.bfloat16
     assert (found[0] - found[1]).abs().max() < 0.5
@@ -268,7 +271,7 @@ def test_gradients_reach_the_adapter_and_nothing_else(family, mask_embedding):
 
     def loss():
         hidden = model.decoder.hidden(
-            tokens, tokens, attend, adapter=adapter, adapter_start=4, masked=tokens > 5
+            tokens, tokens, attend, adapter=adapter, on=slice(4, None), masked=tokens > 5
         )
         return model.decoder.logits(hidden[4:]).log_softmax(-1)[:, 3].sum()
 

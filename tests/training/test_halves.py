@@ -61,7 +61,7 @@ def test_noisy_hidden_states_are_those_of_a_draft_row(query_scale: bool):
             torch.arange(total),
             tiny.causal(mask),
             adapter=adapter,
-            adapter_start=start,
+            on=slice(start, None),
             masked=masked,
         )
         torch.testing.assert_close(hidden[first : first + size], row[start:], atol=1e-9, rtol=1e-9)

@@ -168,7 +168,7 @@ def _draft(backbone, adapter, tokens: list[int], block: int) -> list[int]:
     masked = torch.arange(total) > start
     row = torch.tensor([*tokens, *[tiny.MASK] * (block - 1)])
     hidden = backbone.decoder.hidden(
-        row, torch.arange(total), tiny.causal(mask), adapter=adapter, adapter_start=start, masked=masked
+        row, torch.arange(total), tiny.causal(mask), adapter=adapter, on=slice(start, None), masked=masked
     )
     logits = backbone.decoder.logits(hidden[start + 1 :])
     logits[:, tiny.MASK] = float("-inf")
@@ -187,7 +187,7 @@ def test_the_saved_adapter_reproduces_the_logits(backbone, corpus: Corpus, tmp_p
     attend = tiny.causal(torch.ones(20, 20, dtype=torch.bool))
     masked = positions > 5
     a, b = (
-        backbone.decoder.hidden(tokens, positions, attend, adapter=x, adapter_start=3, masked=masked)
+        backbone.decoder.hidden(tokens, positions, attend, adapter=x, on=slice(3, None), masked=masked)
         for x in (adapter, loaded)
     )
     assert torch.equal(a, b)

@@ -6,6 +6,7 @@ import json
 
 import torch
 
+from recguide.core import Turn
 from recguide.models.config import ModelConfig, QueryScale, RopeConfig
 from recguide.models.decoder import Decoder
 from recguide.training.corpus import Corpus
@@ -73,11 +74,13 @@ def corpus(backbone: Backbone, count: int = 24, new: int = 40, seed: int = 0) ->
 def causal(mask: torch.Tensor):
     """An `Attend` for the decoder under one dense mask."""
 
-    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def attend(layer: int, qkv: torch.Tensor, rotation: Turn) -> torch.Tensor:
         del layer
-        heads = (t.transpose(0, 1)[None] for t in (q, k, v))
+        kv_heads = config().kv_heads
+        split = rotation.split(qkv, qkv.shape[1] - 2 * kv_heads, kv_heads)
+        heads = (t.transpose(0, 1)[None] for t in split)
         out = torch.nn.functional.scaled_dot_product_attention(*heads, attn_mask=mask, enable_gqa=True)
-        return out[0].transpose(0, 1)
+        return out[0].transpose(0, 1).flatten(1)
 
     return attend
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from recguide.attention.visibility import visible
-from recguide.core import Attend, PackedBatch
+from recguide.core import Attend, PackedBatch, Turn
 from recguide.kv.cache import KVCache
 
 Index = Tensor | slice
@@ -33,12 +33,15 @@ class ReferenceAttention:
         requests = sorted({row.request for row in batch.rows})
         groups = [_group(batch, request, cache) for request in requests]
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        kv_heads = cache.shape.kv_heads
+
+        def attend(layer: int, qkv: Tensor, rotation: Turn) -> Tensor:
+            q, k, v = rotation.split(qkv, qkv.shape[1] - 2 * kv_heads, kv_heads)
             if target is not None:
                 target.write(layer, k[:written], v[:written])
             if len(groups) == 1:
                 return groups[0].attend(layer, q, k, v)
-            out = torch.empty_like(q)
+            out = q.new_empty(q.shape[0], q.shape[1] * q.shape[2])
             for group in groups:
                 out[group.queries] = group.attend(layer, q[group.queries], k, v)
             return out
@@ -126,7 +129,7 @@ class _Group:
     square: bool
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """[n, heads, dim] for queries q [n, heads, dim]; k and v are the whole batch's."""
+        """[n, heads · dim] for queries q [n, heads, dim]; k and v are the whole batch's."""
         keys, values = self.memory.load(layer, k, v)
         tokens, heads, dim = q.shape
         kv_heads = len(keys)
@@ -140,7 +143,7 @@ class _Group:
             attn_mask=self.mask,
             is_causal=self.square,
         )
-        return out.permute(2, 0, 1, 3).reshape(tokens, heads, dim)
+        return out.permute(2, 0, 1, 3).reshape(tokens, heads * dim)
 
 
 def _group(batch: PackedBatch, request: int, cache: KVCache) -> _Group:

@@ -1,8 +1,8 @@
 """The one decoder that every family shares: embedding, pre-norm layers, head; a pure function of its inputs.
 
 It knows nothing of rows, caches or masks: `attend` decides what a token sees, so the same layers run causal
-rows and draft rows, and training passes its own attention. Operations per layer are few on purpose: at one
-token on a CPU each costs as much as a hundredth of the layer's matrix products.
+rows and draft rows, and training passes its own attention. Nor does it know how a device computes: its `ops`
+do.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its customary name)
 from torch import Tensor, nn
 
+from recguide.attention.rotation import Rotation
 from recguide.core import Attend
 from recguide.models.adapter import Adapter, Delta
 from recguide.models.config import ModelConfig
-from recguide.models.norm import RmsNorm
-from recguide.models.rotary import Rotary, Rotation
+from recguide.models.ops import Ops, Touched
+from recguide.models.ops.torch_ops import TorchOps
+from recguide.models.rotary import Rotary
 from recguide.models.weights import matrix, table
 
 NO_DELTAS: Mapping[str, Delta] = {}
@@ -31,7 +33,7 @@ class Layer(nn.Module):
     [hidden, 2·intermediate], `down` [intermediate, hidden]; and two norms [hidden].
     """
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device, ops: Ops) -> None:
         super().__init__()
         hidden, inner = config.hidden_size, config.intermediate_size
         self.attention_norm = table(hidden, dtype, device)
@@ -40,9 +42,7 @@ class Layer(nn.Module):
         self.mlp_norm = table(hidden, dtype, device)
         self.gate_up = matrix(hidden, 2 * inner, dtype, device)
         self.down = matrix(inner, hidden, dtype, device)
-        self.normalise = RmsNorm(hidden, config.norm_eps, dtype, device)
-        self.heads = config.heads
-        self.turned_heads = config.heads + config.kv_heads
+        self.ops = ops
         self.head_dim = config.head_dim
 
     def forward(
@@ -52,46 +52,36 @@ class Layer(nn.Module):
         rotation: Rotation,
         attend: Attend,
         deltas: Mapping[str, Delta],
-        start: int,
+        on: Touched,
     ) -> Tensor:
-        """x [N, hidden] → [N, hidden]; `deltas` apply to tokens from `start` on."""
-        normed = self.normalise(x, self.attention_norm)
-        qkv = _with_delta(torch.mm(normed, self.qkv), normed, deltas.get("qkv"), start)
-        heads = qkv.view(qkv.shape[0], -1, self.head_dim)
-        turned = rotation.turn(heads[:, : self.turned_heads])
-        q, k, v = turned[:, : self.heads], turned[:, self.heads :], heads[:, self.turned_heads :]
-        if rotation.query_scale is not None:
-            q = q * rotation.query_scale
-        attended = attend(index, q, k, v).flatten(1)
-        x = _with_delta(torch.addmm(x, attended, self.output), attended, deltas.get("output"), start)
-        normed = self.normalise(x, self.mlp_norm)
-        gate, up = _with_delta(torch.mm(normed, self.gate_up), normed, deltas.get("gate_up"), start).chunk(
-            2, -1
-        )
-        inner = F.silu(gate) * up
-        return _with_delta(torch.addmm(x, inner, self.down), inner, deltas.get("down"), start)
-
-
-def _with_delta(y: Tensor, x: Tensor, delta: Delta | None, start: int) -> Tensor:
-    """y [N, out], the product of x [N, in], plus the adapter's delta on the tokens from `start`."""
-    if delta is not None:
-        delta.add(x[start:], y[start:])
-    return y
+        """x [N, hidden] → [N, hidden]; `deltas` apply to the tokens `on`."""
+        ops = self.ops
+        qkv = ops.project(x, self.attention_norm, self.qkv, deltas.get("qkv"), on)
+        attended = attend(index, qkv.view(qkv.shape[0], -1, self.head_dim), rotation)
+        x = ops.residual(x, attended, self.output, deltas.get("output"), on)
+        inner = ops.gated(x, self.mlp_norm, self.gate_up, deltas.get("gate_up"), on)
+        return ops.residual(x, inner, self.down, deltas.get("down"), on)
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, final norm and head. Parameters are allocated, not initialised, and frozen."""
+    """Embedding, layers, final norm and head. Parameters are allocated, not initialised, and frozen.
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+    Args:
+        ops: how products are computed; None is plain PyTorch.
+    """
+
+    def __init__(
+        self, config: ModelConfig, dtype: torch.dtype, device: torch.device, ops: Ops | None = None
+    ) -> None:
         super().__init__()
         self.config = config
+        self.ops = TorchOps(config.hidden_size, config.norm_eps, dtype, device) if ops is None else ops
         self.dtype = dtype
         self.device = device
         self.embedding = table((config.vocab_size, config.hidden_size), dtype, device)
-        self.blocks = tuple(Layer(config, dtype, device) for _ in range(config.layers))
+        self.blocks = tuple(Layer(config, dtype, device, self.ops) for _ in range(config.layers))
         self.layers = nn.ModuleList(self.blocks)
         self.norm = table(config.hidden_size, dtype, device)
-        self.normalise = RmsNorm(config.hidden_size, config.norm_eps, dtype, device)
         # [vocab, hidden] like the embedding, which it may be.
         self.head = (
             self.embedding
@@ -107,39 +97,39 @@ class Decoder(nn.Module):
         attend: Attend,
         *,
         adapter: Adapter | None = None,
-        adapter_start: int | None = None,
+        on: Touched = None,
         masked: Tensor | None = None,
     ) -> Tensor:
         """Hidden states after the final norm, [N, hidden].
 
         Args:
             tokens, positions: [N] int64; positions are absolute.
-            attend: attention over queries, keys and values that are already rotated and scaled.
-            adapter: applies to tokens from `adapter_start` on; None for none.
-            adapter_start: first token the adapter touches; None is N, no token.
+            attend: attention over the fused projections, not rotated yet.
+            adapter: applies to the tokens `on` (None: to all); None for none.
             masked: [N] bool, MASK slots: those the adapter touches take its mask embedding, if it has one.
         """
-        start = tokens.shape[0] if adapter_start is None else adapter_start
-        active = adapter if start < tokens.shape[0] else None
-        x = self.embed(tokens, active, start, masked)
+        x = self.embed(tokens, adapter, on, masked)
         rotation = self.rotary.at(positions)
         for index, layer in enumerate(self.blocks):
-            deltas = NO_DELTAS if active is None else active.deltas[index]
+            deltas = NO_DELTAS if adapter is None else adapter.deltas[index]
             # Not called through Module.__call__: its hook checks cost as much as a kernel.
-            x = layer.forward(index, x, rotation, attend, deltas, start)
-        return self.normalise(x, self.norm)
+            x = layer.forward(index, x, rotation, attend, deltas, on)
+        return self.ops.norm(x, self.norm)
 
-    def embed(self, tokens: Tensor, adapter: Adapter | None, start: int, masked: Tensor | None) -> Tensor:
-        """[N, hidden]: embeddings, with the adapter's mask embedding in MASK slots from `start` on."""
+    def embed(self, tokens: Tensor, adapter: Adapter | None, on: Touched, masked: Tensor | None) -> Tensor:
+        """[N, hidden]: embeddings, with the adapter's mask embedding in the MASK slots that it touches."""
         x = F.embedding(tokens, self.embedding)
         if adapter is None or adapter.mask_embedding is None or masked is None:
             return x
-        tail = torch.where(masked[start:, None], adapter.mask_embedding.to(x.dtype), x[start:])
-        return torch.cat((x[:start], tail))
+        special = adapter.mask_embedding.to(x.dtype)
+        if isinstance(on, slice):
+            tail = torch.where(masked[on, None], special, x[on])
+            return torch.cat((x[: on.start], tail))
+        return torch.where((masked if on is None else masked & on)[:, None], special, x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [W, hidden] → [W, vocab] float32 (float64 for a float64 model)."""
-        return head_logits(hidden, self.head)
+        return self.ops.logits(hidden, self.head)
 
     def randomise(self, seed: int) -> None:
         """Fills all weights from a seed, for tests and benchmarks: norms near 1, matrices of unit gain."""
@@ -149,16 +139,3 @@ class Decoder(nn.Module):
             weight.data.copy_(
                 noise / math.sqrt(self.config.hidden_size) if weight.dim() == 2 else 1 + noise / 10
             )
-
-
-def head_logits(hidden: Tensor, head: Tensor) -> Tensor:
-    """hidden [W, hidden], head [vocab, hidden] → [W, vocab] float32 (float64 for a float64 model).
-
-    Half-precision logits would round to equal values where tokens are close, and ties would decide the text;
-    a GPU adds up in float32 anyway and can hand that out (without gradients).
-    """
-    half = hidden.dtype in (torch.bfloat16, torch.float16)
-    if half and hidden.is_cuda and not torch.is_grad_enabled():
-        return torch.mm(hidden, head.t(), out_dtype=torch.float32)
-    logits = F.linear(hidden, head)
-    return logits if logits.dtype == torch.float64 else logits.float()

@@ -105,12 +105,13 @@ class Model:
 
     def forward(self, batch: PackedBatch, attend: Attend) -> Tensor:
         """Logits of the wanted tokens, [W, vocab] float32 (float64 for a float64 model)."""
+        touched = batch.adapter_start < batch.tokens.shape[0]
         hidden = self.decoder.hidden(
             batch.tokens,
             batch.positions,
             attend,
-            adapter=self.adapter,
-            adapter_start=batch.adapter_start,
+            adapter=self.adapter if touched else None,
+            on=slice(batch.adapter_start, None),
             masked=batch.masked,
         )
         return self.decoder.logits(hidden[batch.wanted])

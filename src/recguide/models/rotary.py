@@ -1,16 +1,13 @@
-"""Rotary position encoding: frequencies of one head, and their application to queries and keys.
-
-The rotation is the half-split form: dimension j is paired with j + head_dim / 2.
-"""
+"""Rotary position encoding: frequencies of one head, and the rotation that they make of positions."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from recguide.attention.rotation import Rotation
 from recguide.models.config import Llama3Scaling, ModelConfig, QueryScale, RopeConfig, YarnScaling
 
 
@@ -81,27 +78,6 @@ def _mscale(factor: float, weight: float) -> float:
 def query_scale(scale: QueryScale, positions: Tensor) -> Tensor:
     """Multiplier of the queries at absolute positions [N], float64."""
     return 1 + scale.beta * torch.log1p((positions // scale.original_max_positions).to(torch.float64))
-
-
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """cos and sin of one forward's positions, in the activations' dtype, made once for all layers.
-
-    Attributes:
-        cos: [N, 1, head_dim].
-        sin: [N, 1, head_dim], negative in the first half, so that a swap of halves needs no sign.
-        query_scale: [N, 1, 1] or None.
-        half: head_dim / 2.
-    """
-
-    cos: Tensor
-    sin: Tensor
-    query_scale: Tensor | None
-    half: int
-
-    def turn(self, heads: Tensor) -> Tensor:
-        """[N, any heads, head_dim] rotated to its positions."""
-        return torch.addcmul(heads * self.cos, heads.roll(self.half, -1), self.sin)
 
 
 class Rotary:

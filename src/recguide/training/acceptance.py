@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from recguide.models.decoder import head_logits
+from recguide.models.ops.torch_ops import head_logits
 from recguide.training.corpus import Corpus, ragged_ranges
 from recguide.training.halves import Halves, load
 from recguide.training.network import Backbone, LayerWeights

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from recguide.models.checkpoint import named_weights
-from recguide.models.decoder import Decoder, head_logits
+from recguide.models.decoder import Decoder
+from recguide.models.ops.torch_ops import head_logits
 from recguide.training.config import JointConfig, TrainConfig
 from recguide.training.corpus import Corpus, ragged_ranges
 from recguide.training.halves import clean_layer, noisy_layer

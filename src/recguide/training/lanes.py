@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its customary name)
 from torch import Tensor
 
-from recguide.models.decoder import head_logits
+from recguide.models.ops.torch_ops import head_logits
 from recguide.training import lane_attention
 from recguide.training.network import Backbone, finish, project
 

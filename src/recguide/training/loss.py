@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from recguide.models.decoder import head_logits
+from recguide.models.ops.torch_ops import head_logits
 from recguide.training.config import LossConfig
 
 

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its customary name)
 from torch import Tensor
 
+from recguide.attention.rotation import Rotation
 from recguide.models.decoder import Decoder
-from recguide.models.rotary import Rotation
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(q [N, heads, dim], k [N, kv_heads, dim], v [N, kv_heads, dim]) → [N, heads, dim]."""

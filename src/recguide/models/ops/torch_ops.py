@@ -1,0 +1,60 @@
+"""Plain PyTorch: the definition of every operation, and what a CPU runs.
+
+Operations are few on purpose: at one token on a CPU each costs as much as a hundredth of a layer's products.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its customary name)
+from torch import Tensor
+
+from recguide.models.adapter import Delta
+from recguide.models.norm import RmsNorm
+from recguide.models.ops import Touched
+
+
+class TorchOps:
+    """`Ops` for models of one width, dtype and device."""
+
+    def __init__(self, hidden_size: int, eps: float, dtype: torch.dtype, device: torch.device) -> None:
+        self.norm = RmsNorm(hidden_size, eps, dtype, device)
+
+    def project(self, x: Tensor, norm: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
+        normed = self.norm(x, norm)
+        return _with_delta(torch.mm(normed, matrix), normed, delta, on)
+
+    def gated(self, x: Tensor, norm: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
+        gate, up = self.project(x, norm, gate_up, delta, on).chunk(2, -1)
+        return F.silu(gate) * up
+
+    def residual(self, x: Tensor, y: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
+        return _with_delta(torch.addmm(x, y, matrix), y, delta, on)
+
+    def logits(self, hidden: Tensor, head: Tensor) -> Tensor:
+        return head_logits(hidden, head)
+
+
+def _with_delta(y: Tensor, x: Tensor, delta: Delta | None, on: Touched) -> Tensor:
+    """y [N, out], the product of x [N, in], plus the adapter's delta on the touched tokens."""
+    if delta is None:
+        return y
+    if isinstance(on, Tensor):
+        delta.add(x * on[:, None], y)
+    else:
+        here = slice(None) if on is None else on
+        delta.add(x[here], y[here])
+    return y
+
+
+def head_logits(hidden: Tensor, head: Tensor) -> Tensor:
+    """hidden [W, hidden], head [vocab, hidden] → [W, vocab] float32 (float64 for a float64 model).
+
+    Half-precision logits would round to equal values where tokens are close, and ties would decide the text;
+    a GPU adds up in float32 anyway and can hand that out (without gradients).
+    """
+    half = hidden.dtype in (torch.bfloat16, torch.float16)
+    if half and hidden.is_cuda and not torch.is_grad_enabled():
+        return torch.mm(hidden, head.t(), out_dtype=torch.float32)
+    logits = F.linear(hidden, head)
+    return logits if logits.dtype == torch.float64 else logits.float()
