@@ -7,6 +7,11 @@
 Interrupted, or stopped by --max-seconds, the same call goes on where it was. The shipped adapter came of
 three such calls with the peak rates 8e-3 (--steps 5158, stopped after 1,880 steps, about 270 seconds on two
 H200s), 3e-3 (--steps 5158) and 4.5e-3 (--steps 6908). The default, 3e-3 throughout, is untried.
+
+A second stage goes on from a finished adapter, with rates, blocks and shares of the tasks of its own:
+
+    torchrun --nproc-per-node 2 benchmarks/train_demo_adapter.py --start-from shipped --output FOLDER ... \
+        --lr 1e-3 --steps 3000 --warmup 0.03 --blocks 8:0.2,16:0.65,32:0.15 --share code:0.6,chat:0.65
 """
 
 from __future__ import annotations
@@ -21,15 +26,19 @@ from pathlib import Path
 from typing import Any
 
 from recguide.bench.results import Target, write_result
+from recguide.cli.adapt import number, pairs, whole
 from recguide.models.loading import resolve_device
 from recguide.training.adapt import AdaptResult, Event, adapt
 from recguide.training.config import (
     AdaptConfig,
+    BlockConfig,
     ContinuationConfig,
     LoraConfig,
+    LossConfig,
     OptimiserConfig,
     TrainConfig,
 )
+from recguide.training.start import start_folder
 
 TARGETS = {"gsm8k": 4.6, "humaneval": 4.4, "mt-bench": 3.4, "ifeval": 4.2}
 """Mean acceptance to reach at B = 16, greedy."""
@@ -56,8 +65,19 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--result", type=Path, default=Path("benchmarks/results/demo_adapter.json"))
     options.add_argument("--model", default="smollm2-135m")
+    options.add_argument("--work", type=Path, help="folder of texts and checkpoints; OUTPUT/work")
+    options.add_argument("--start-from", type=start_folder, help="adapter to go on from, or: shipped")
+    options.add_argument("--share", default="", help="task:share,... of the prompts; others keep all")
+    options.add_argument("--temperatures", default="0,0.5,0.8")
+    options.add_argument("--chunk", type=int, default=50_000, help="prompts per file of texts")
+    options.add_argument("--blocks", default="8:0.35,16:0.5,32:0.15", help="size:share,...")
+    options.add_argument("--reach", type=float, default=LossConfig().reach)
     options.add_argument("--lr", type=float, default=3e-3)
     options.add_argument("--steps", type=int, default=6908)
+    options.add_argument("--warmup", type=float, default=OptimiserConfig().warmup)
+    options.add_argument("--tokens", type=int, default=32_768, help="slots, and tokens of text, of a step")
+    options.add_argument("--limit", type=int, help="prompts used at most")
+    options.add_argument("--measure-limit", type=int, default=100, help="prompts of each tested file")
     options.add_argument("--max-seconds", type=float, help="of training; call again to go on")
     return options
 
@@ -69,20 +89,35 @@ def recipe(arguments: argparse.Namespace) -> AdaptConfig:
         model=arguments.model,
         prompts=arguments.prompts,
         output=arguments.output,
+        work=arguments.work,
+        limit=arguments.limit,
+        start=arguments.start_from,
+        shares={task: number("share", part) for task, part in pairs("share", arguments.share, ":")},
         held_out=24,
+        measure_limit=arguments.measure_limit,
         measure={name: Path(file) for name, file in files.items()},
         continuation=ContinuationConfig(
-            temperatures=(0.0, 0.5, 0.8), max_prompt_tokens=448, lanes=4096, chunk=50_000
+            temperatures=tuple(number("temperatures", t) for t in arguments.temperatures.split(",")),
+            max_prompt_tokens=448,
+            lanes=4096,
+            chunk=arguments.chunk,
         ),
         train=TrainConfig(
             steps=arguments.steps,
-            clean_tokens=32_768,
-            noisy_tokens=32_768,
+            clean_tokens=arguments.tokens,
+            noisy_tokens=arguments.tokens,
             eval_every=800,
             checkpoint_every=1000,
             max_seconds=arguments.max_seconds,
             lora=LoraConfig(rank=96),
-            optimiser=OptimiserConfig(kind="muon", lr=arguments.lr),
+            blocks=BlockConfig(
+                sizes={
+                    whole("blocks", size): number("blocks", part)
+                    for size, part in pairs("blocks", arguments.blocks, ":")
+                }
+            ),
+            loss=LossConfig(reach=arguments.reach),
+            optimiser=OptimiserConfig(kind="muon", lr=arguments.lr, warmup=arguments.warmup),
         ),
     )
 

@@ -44,8 +44,9 @@ def test_options_reach_every_part(configured):
         *("--measure", "a=x.jsonl", "--measure", "b=y.jsonl", "--seed", "7", "--mask-token", "3"),
         *("--temperatures", "0,1", "--lanes", "5", "--rank", "8", "--rank-pattern", "down_proj=4"),
         *("--steps", "9", "--tokens", "256", "--blocks", "8:1,16:2", "--optimiser", "muon", "--lr", "0.5"),
-        *("--schedule", "wsd", "--max-seconds", "30"),
+        *("--schedule", "wsd", "--max-seconds", "30", "--start-from", "first", "--share", "code=0.5"),
     )
+    assert (config.start, config.shares) == (Path("first"), {"code": 0.5})
     assert config.measure == {"a": Path("x.jsonl"), "b": Path("y.jsonl")}
     assert (config.train.seed, config.continuation.seed, config.mask_token_id) == (7, 7, 3)
     assert (config.continuation.temperatures, config.continuation.lanes) == ((0.0, 1.0), 5)
@@ -67,6 +68,7 @@ def test_a_joint_run_has_rates_of_its_own(configured):
     [
         ("--measure", "file", "measure"),
         ("--blocks", "8", "blocks"),
+        ("--share", "code=2", "shares"),
         ("--blocks", "8.5:1", "blocks"),
         ("--rank-pattern", "down_proj=many", "rank_pattern"),
         ("--temperatures", "0,warm", "temperatures"),

@@ -20,7 +20,7 @@ from recguide.models.decoder import Decoder
 from recguide.models.loading import load
 from recguide.training.adapt import Event, adapt
 from recguide.training.config import AdaptConfig, ContinuationConfig, JointConfig, LoraConfig, TrainConfig
-from recguide.training.prompts import held_out, limited, read_prompts
+from recguide.training.prompts import held_out, limited, read_prompts, shared
 
 WORDS = [f"w{i}" for i in range(58)]
 SPECIAL = ["<unk>", "<s>", "</s>", "<spare>", "<used>", "<other>"]
@@ -115,6 +115,24 @@ def test_the_card_credits_the_prompts_and_shows_the_curve(checkpoint: Path, prom
     assert {event.stage.split(" (")[0] for event in events} == {"writing continuations", "training"}
 
 
+def test_a_second_run_goes_on_from_the_first_with_shares_of_the_tasks(
+    checkpoint: Path, prompts: Path, tmp_path: Path
+):
+    first = config(checkpoint, prompts, tmp_path / "first")
+    adapt(first)
+    again = replace(
+        config(checkpoint, prompts, tmp_path / "second"), start=tmp_path / "first", shares={"odd": 0.5}
+    )
+    result = adapt(again)
+    assert set(result.history[-1].acceptance) == {"even", "odd"}
+    card = (tmp_path / "second" / "README.md").read_text()
+    assert "| continued from | first (" in card
+    assert "| even | CC0 | 20 |" in card
+    assert "| odd | CC-BY-4.0 | 20 |" not in card
+    with pytest.raises(ParameterError, match="joint"):
+        replace(again, joint=JointConfig())
+
+
 def test_a_joint_run_leaves_a_checkpoint_that_drafts(checkpoint: Path, prompts: Path, tmp_path: Path):
     asked = replace(
         config(checkpoint, prompts, tmp_path / "joint"), joint=JointConfig(block_size=8), measure={}
@@ -153,3 +171,14 @@ def test_a_limit_is_spread_over_sources_and_tasks_are_held_out(prompts: Path):
     held = held_out(read, 100, 0)
     assert len(held) == 4  # a tenth of each task at most
     assert held_out(read, 1, 0) <= held
+
+
+def test_shares_are_nested_and_keep_what_is_held_out(prompts: Path):
+    read = read_prompts(prompts)
+    held = held_out(read, 2, 0)
+    small, large = (shared(read, {"odd": share}, held, 0) for share in (0.2, 0.7))
+    assert held < set(small) < set(large) < set(range(40))
+    assert sum(read[index].task == "even" for index in small) == 20
+    assert shared(read, {}, held, 0) == list(range(40))
+    with pytest.raises(ParameterError, match="'poems'"):
+        shared(read, {"poems": 0.5}, held, 0)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.training import tiny
 
+from recguide.core import CheckpointError
 from recguide.training import lane_attention
 from recguide.training.config import ContinuationConfig
 from recguide.training.continuations import chunk_file, chunks, read_continuations, write_continuations
@@ -72,17 +73,19 @@ def test_missing_files_alone_are_written_again(tmp_path: Path):
     )
     lanes = tiny.lanes(backbone, 4, 12)
     write_continuations(lanes, asked, config, tmp_path)
-    whole = read_continuations(tmp_path, len(asked), config)
+    whole = read_continuations(tmp_path, asked, config)
     assert len(whole) == 22  # the prompt of 40 tokens is left out of both passes
     assert len(chunks(len(asked), config)) == 6
     kept = chunk_file(tmp_path, 0.0, 0).stat().st_mtime_ns
     chunk_file(tmp_path, 0.7, 1).unlink()
     write_continuations(tiny.lanes(backbone, 4, 12), asked, config, tmp_path)
     assert chunk_file(tmp_path, 0.0, 0).stat().st_mtime_ns == kept
-    again = read_continuations(tmp_path, len(asked), config)
+    again = read_continuations(tmp_path, asked, config)
     assert (again.tokens == whole.tokens).all()
     assert (again.offsets == whole.offsets).all()
     assert sorted(set(whole.temperatures.tolist())) == pytest.approx([0.0, 0.7])
+    with pytest.raises(CheckpointError, match="continues other prompts"):
+        read_continuations(tmp_path, [*asked[:-2], [7, 7, 7], asked[-1]], config)
 
 
 KERNEL = """

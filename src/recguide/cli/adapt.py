@@ -148,12 +148,18 @@ def adapt(
     seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
     limit: Annotated[int | None, _texts("Prompts used, spread over the sources; all if absent.")] = None,
     held_out: Annotated[int, _texts("Prompts of each task that are measured instead of trained on.")] = 32,
+    share: Annotated[
+        str, _texts("Share of a task's prompts that is trained on: code=0.6,chat=0.5; others keep all.")
+    ] = "",
     measure: Annotated[
         list[str] | None, _texts("NAME=FILE of prompts to measure at the end; repeatable.")
     ] = None,
     lanes: Annotated[int | None, _texts("Sequences written together; 8 on a CPU, 512 on a GPU.")] = None,
     mask_token: Annotated[
         int | None, _adapter("Id for MASK slots; an unused special token if absent.")
+    ] = None,
+    start_from: Annotated[
+        str | None, _adapter("Go on from that adapter of the same shape; shipped: the demo model's own.")
     ] = None,
     json_output: Json = False,
     texts: ContinuationConfig,
@@ -169,6 +175,7 @@ def adapt(
     """
     from recguide.training.adapt import adapt as run
     from recguide.training.config import AdaptConfig
+    from recguide.training.start import start_folder
 
     config = AdaptConfig(
         model=model,
@@ -180,6 +187,8 @@ def adapt(
         limit=limit,
         held_out=held_out,
         mask_token_id=mask_token,
+        start=None if start_from is None else start_folder(start_from),
+        shares={task: number("share", text) for task, text in pairs("share", share, "=")},
         joint=how.joint,
         measure={name: Path(file) for text in measure or () for name, file in pairs("measure", text, "=")},
         continuation=replace(texts, lanes=_default_lanes(device) if lanes is None else lanes, seed=seed),

@@ -27,7 +27,8 @@ from recguide.training.joint import JointTrainer, save_joint
 from recguide.training.lanes import Lanes
 from recguide.training.network import Backbone
 from recguide.training.prepared import Prepared, prepare, unused_special
-from recguide.training.prompts import held_out, limited, read_prompts
+from recguide.training.prompts import held_out, limited, read_prompts, shared
+from recguide.training.start import Start
 from recguide.training.trainer import Entry, Trainer
 from recguide.training.workers import Workers, close_workers, open_workers, wait_for_all
 
@@ -102,18 +103,28 @@ def open_run(config: AdaptConfig, workers: Workers, on_progress: OnProgress) -> 
 
 def _adapt(config: AdaptConfig, workers: Workers, on_progress: OnProgress) -> AdaptResult:
     opened = open_run(config, workers, on_progress)
-    texts = read_continuations(config.work_folder, len(opened.prepared.prompts), config.continuation)
-    training, held = split(texts, opened.prepared, config)
+    texts = read_continuations(config.work_folder, opened.prepared.tokens, config.continuation)
+    training, held = split(texts, opened.prepared)
     if config.joint is not None:
         return _train_jointly(config, config.joint, opened, training, on_progress)
+    start = None if config.start is None else Start.read(config.start, opened.model.config)
     trainer = Trainer(
-        opened.backbone, training, config.train, opened.mask_token, held_out=held, workers=workers
+        opened.backbone,
+        training,
+        config.train,
+        opened.mask_token,
+        held_out=held,
+        workers=workers,
+        start=start,
     )
     return train_run(config, opened, trainer, training, on_progress)
 
 
 def prepare_prompts(config: AdaptConfig, model: Model, on_progress: OnProgress = lambda _: None) -> Prepared:
-    """Reads, limits and tokenises the prompts, or takes them from the work folder."""
+    """Reads, limits and tokenises the prompts, or takes them from the work folder; then takes their shares.
+
+    What is held out does not depend on the shares: a run that continues another holds out the same.
+    """
     if model.tokenizer is None:
         raise ParameterError("model", f"{model.name} has no tokenizer, so no prompt can be asked")
     chosen = limited(read_prompts(config.prompts), config.limit, config.train.seed)
@@ -121,7 +132,10 @@ def prepare_prompts(config: AdaptConfig, model: Model, on_progress: OnProgress =
     def on_count(done: int, total: int) -> None:
         on_progress(Event("tokenising prompts", done, total))
 
-    return prepare(chosen, model.tokenizer, config.work_folder / "prompts.npz", on_count)
+    everything = prepare(chosen, model.tokenizer, config.work_folder / "prompts.npz", on_count)
+    held = held_out(chosen, config.held_out, config.train.seed)
+    kept = shared(chosen, config.shares, held, config.train.seed)
+    return replace(everything, held=frozenset(held)).select(kept)
 
 
 def mask_token_of(config: AdaptConfig, model: Model, prepared: Prepared) -> int:
@@ -189,7 +203,7 @@ def _write(
         if backbone.device.type == "cuda":
             torch.cuda.empty_cache()
     wait_for_all(workers)
-    return {name: read_continuations(folders[name], len(tokens), once) for name, tokens in asked.items()}
+    return {name: read_continuations(folders[name], tokens, once) for name, tokens in asked.items()}
 
 
 def _measured_prompts(config: AdaptConfig, model: Model, path: Path) -> tuple[tuple[int, ...], ...]:
@@ -214,11 +228,10 @@ def _lanes(config: AdaptConfig, model: Model, backbone: Backbone, mask_token: in
     )
 
 
-def split(texts: Corpus, prepared: Prepared, config: AdaptConfig) -> tuple[Corpus, dict[str, Corpus]]:
+def split(texts: Corpus, prepared: Prepared) -> tuple[Corpus, dict[str, Corpus]]:
     """Texts to train on, and greedy texts of the held-out prompts by task."""
-    held = held_out(prepared.prompts, config.held_out, config.train.seed)
-    out = np.isin(texts.prompts, np.array(sorted(held), dtype=np.int32))
-    tasks = sorted({prepared.prompts[index].task for index in held})
+    out = np.isin(texts.prompts, np.array(sorted(prepared.held), dtype=np.int32))
+    tasks = sorted({prepared.prompts[index].task for index in prepared.held})
     task_of = np.array([prepared.prompts[index].task for index in texts.prompts.tolist()])
     greedy = texts.temperatures == 0
     groups = {task: texts.select(out & greedy & (task_of == task)) for task in tasks}
@@ -264,7 +277,9 @@ def train_run(
         adapter = trainer.finished().adapter(model.config, opened.mask_token, torch.float32)
         notes = {"block_sizes": sorted(config.train.blocks.sizes)}
         save_adapter(adapter, config.output, base=model.name, dtype=torch.bfloat16, notes=notes)
-        report = Report(config, model.name, opened.mask_token, opened.prepared, training, history, results)
+        report = Report(
+            config, model.name, opened.mask_token, opened.prepared, training, history, results, trainer.start
+        )
         write_card(report, config.output)
     wait_for_all(trainer.workers)
     return AdaptResult(config.output, finished, history, results)

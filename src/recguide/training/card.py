@@ -14,6 +14,7 @@ from recguide.training.acceptance import Measured
 from recguide.training.config import AdaptConfig
 from recguide.training.corpus import Corpus
 from recguide.training.prepared import Prepared
+from recguide.training.start import Start
 from recguide.training.trainer import Entry
 
 CURVE = "curve.png"
@@ -31,6 +32,7 @@ class Report:
     training: Corpus
     history: tuple[Entry, ...]
     measured: Mapping[str, Mapping[int, Measured]]
+    start: Start | None = None
 
 
 def write_card(report: Report, folder: Path) -> None:
@@ -42,8 +44,10 @@ def write_card(report: Report, folder: Path) -> None:
 
 
 def _results(report: Report) -> dict[str, Any]:
+    start = report.start
     return {
         "model": report.model,
+        "continued_from": None if start is None else {"name": start.name, "fingerprint": start.fingerprint},
         "settings": json.loads(json.dumps(asdict(report.config), default=str)),
         "history": [asdict(entry) for entry in report.history],
         "measured": {
@@ -136,7 +140,10 @@ def _data(report: Report) -> list[str]:
     sources = Counter((prompt.source, prompt.licence) for prompt in prompts)
     texts, tokens = len(report.training), int(report.training.response_lengths.sum())
     passes = ", ".join(f"{t:g}" for t in report.config.continuation.temperatures)
-    lines = [
+    lines = (
+        [] if report.start is None else [f"Beside the data of {report.start.name}, which it continues:", ""]
+    )
+    lines += [
         f"The model's own continuations ({texts:,} texts, {tokens / 1e6:.1f} M tokens; temperatures "
         f"{passes}) of {len(prompts):,} prompts. The prompts are credited here; their text is not in it.",
         "",
@@ -151,7 +158,10 @@ def _data(report: Report) -> list[str]:
 def _settings(report: Report) -> list[str]:
     train = report.config.train
     last = report.history[-1] if report.history else None
-    rows: list[tuple[str, object]] = [
+    rows: list[tuple[str, object]] = []
+    if report.start is not None:
+        rows.append(("continued from", f"{report.start.name} ({report.start.fingerprint})"))
+    rows += [
         ("rank / scale", f"{train.lora.rank} / {train.lora.scale:g}"),
         ("rank pattern", dict(train.lora.rank_pattern) or "none"),
         ("targets", ", ".join(train.lora.targets)),

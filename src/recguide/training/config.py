@@ -240,6 +240,8 @@ class AdaptConfig:
         held_out: prompts of each source group that are measured, never trained on.
         mask_token_id: id fed to MASK slots where the checkpoint names none; None picks an unused special
         token.
+        start: PEFT folder of an adapter of the same ranks and scales, to go on from; None starts anew.
+        shares: task → share of its prompts that is trained on, in (0, 1]; tasks not named keep all.
         joint: train the whole backbone for AR and diffusion together instead of an adapter; None does not.
         measure: name → prompt file; acceptance on them is measured at the end, they are never trained on.
         measure_limit: prompts of each such file, from its beginning.
@@ -254,11 +256,17 @@ class AdaptConfig:
     limit: int | None = None
     held_out: int = 32
     mask_token_id: int | None = None
+    start: Path | None = None
+    shares: Mapping[str, float] = field(default_factory=dict[str, float])
     joint: JointConfig | None = None
     measure: Mapping[str, Path] = field(default_factory=dict[str, Path])
     measure_limit: int = 100
     continuation: ContinuationConfig = field(default_factory=ContinuationConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        _require(self.start is None or self.joint is None, "start", "is for adapters, not joint", self.start)
+        _require(all(0 < s <= 1 for s in self.shares.values()), "shares", "must lie in (0, 1]", self.shares)
 
     @property
     def work_folder(self) -> Path:

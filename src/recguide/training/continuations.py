@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from recguide.core import CheckpointError
 from recguide.training.config import ContinuationConfig
 from recguide.training.corpus import Corpus, join
 from recguide.training.lanes import Lanes
@@ -78,7 +79,24 @@ def write_continuations(
     on_written(done, total, tokens)
 
 
-def read_continuations(folder: Path, count: int, config: ContinuationConfig) -> Corpus:
-    """All files of a run as one corpus; raises CheckpointError for a missing or damaged one."""
-    files = [chunk_file(folder, temperature, number) for temperature, number, _ in chunks(count, config)]
-    return join([Corpus.load(file) for file in files])
+def read_continuations(folder: Path, prompts: Sequence[Sequence[int]], config: ContinuationConfig) -> Corpus:
+    """All files of a run as one corpus.
+
+    Raises CheckpointError for a missing or damaged one, and for one that was written for other prompts.
+    """
+    asked = chunks(len(prompts), config)
+    return join(
+        [
+            _read(chunk_file(folder, temperature, number), prompts, chunk)
+            for temperature, number, chunk in asked
+        ]
+    )
+
+
+def _read(file: Path, prompts: Sequence[Sequence[int]], chunk: range) -> Corpus:
+    corpus = Corpus.load(file)
+    for text, index in enumerate(corpus.prompts.tolist()):
+        start, length = int(corpus.offsets[text]), int(corpus.prompt_lengths[text])
+        if index not in chunk or corpus.tokens[start : start + length].tolist() != list(prompts[index]):
+            raise CheckpointError(f"{file} continues other prompts; delete it, or use another work folder")
+    return corpus

@@ -88,18 +88,33 @@ class Factors(nn.Module):
             self.stacks, cast("list[Tensor]", self.inner), cast("list[Tensor]", self.outer), strict=True
         )
 
-    def adapter(
-        self, config: ModelConfig, mask_token: int, dtype: torch.dtype, device: torch.device | str = "cpu"
-    ) -> Adapter:
-        """The factors as an adapter that the decoder applies per token."""
-        ranks = {
+    def ranks(self) -> dict[tuple[int, str], LoraRank]:
+        """(layer, module) → rank and scale."""
+        return {
             (layer, stack.part.module): LoraRank(stack.rank, stack.scale)
             for stack in self.stacks
             for layer in stack.layers
         }
+
+    @torch.no_grad()
+    def take(self, adapter: Adapter) -> None:
+        """Takes over the values of an adapter of the same ranks; without a mask embedding, its own stays."""
+        values = adapter.factors()
+        for stack, inner, outer in self._triples():
+            for place, layer in enumerate(stack.layers):
+                a, b = values[layer, stack.part.module]
+                inner[place].copy_(a)
+                outer[place].copy_(b)
+        if adapter.mask_embedding is not None:
+            self.mask_embedding.copy_(adapter.mask_embedding)
+
+    def adapter(
+        self, config: ModelConfig, mask_token: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> Adapter:
+        """The factors as an adapter that the decoder applies per token."""
         adapter = Adapter(
             config,
-            ranks,
+            self.ranks(),
             mask_embedding=True,
             mask_token_id=mask_token,
             dtype=dtype,

@@ -19,10 +19,19 @@ OnCount = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Prompts and their token ids, in the same order."""
+    """Prompts and their token ids, in the same order; `held` are the indices that are never trained on."""
 
     prompts: tuple[Prompt, ...]
     tokens: tuple[tuple[int, ...], ...]
+    held: frozenset[int] = frozenset()
+
+    def select(self, keep: Sequence[int]) -> Prepared:
+        """The prompts at the given indices, in that order."""
+        return Prepared(
+            tuple(self.prompts[index] for index in keep),
+            tuple(self.tokens[index] for index in keep),
+            frozenset(place for place, index in enumerate(keep) if index in self.held),
+        )
 
 
 def prepare(

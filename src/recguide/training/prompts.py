@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -84,6 +84,22 @@ def limited(prompts: Sequence[Prompt], limit: int | None, seed: int) -> list[Pro
         chosen += layer[: limit - len(chosen)]
         depth += 1
     return [prompts[index] for index in sorted(chosen)]
+
+
+def shared(prompts: Sequence[Prompt], shares: Mapping[str, float], keep: Set[int], seed: int) -> list[int]:
+    """Indices, in order, of each task's share of the prompts (all of a task not named), and of `keep`.
+
+    A larger share holds every prompt of a smaller one. Raises ParameterError for a task that no prompt has.
+    """
+    unknown = set(shares) - {prompt.task for prompt in prompts}
+    if unknown:
+        raise ParameterError("shares", f"no prompt has the task {sorted(unknown)[0]!r}")
+    drawn = np.random.default_rng([seed, 4]).random(len(prompts))
+    return [
+        index
+        for index, prompt in enumerate(prompts)
+        if index in keep or drawn[index] < shares.get(prompt.task, 1.0)
+    ]
 
 
 def held_out(prompts: Sequence[Prompt], count: int, seed: int) -> set[int]:

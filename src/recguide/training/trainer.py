@@ -23,6 +23,7 @@ from recguide.training.halves import Halves, load
 from recguide.training.loss import ChunkFunction, DraftLoss, chunk_outcome, slot_weights
 from recguide.training.network import Backbone
 from recguide.training.optimiser import Average, Optimiser, rate
+from recguide.training.start import Start, require_same_mask, require_same_shape
 from recguide.training.steps import Step, StepPlan
 from recguide.training.workers import Workers
 
@@ -92,12 +93,16 @@ class Trainer:
         held_out: Mapping[str, Corpus] | None = None,
         workers: Workers | None = None,
         blocks_measured: tuple[int, ...] = MEASURED_BLOCKS,
+        start: Start | None = None,
     ) -> None:
         """
         Args:
             held_out: task → texts that are measured while training.
             workers: this process among those of the run.
             blocks_measured: block sizes of the measurements.
+            start: the adapter to go on from; None starts with a delta of zero.
+
+        Raises ParameterError if `start` has other ranks, scales or modules, or another mask token.
         """
         device = backbone.device
         compiled = device.type == "cuda" if config.compiled is None else config.compiled
@@ -113,8 +118,8 @@ class Trainer:
         self.workers = workers or Workers()
         self._blocks_measured = blocks_measured
         self._plan = StepPlan(corpus, *sizes, config.blocks, config.seed)
-        start = backbone.embedding.float().mean(0)
-        self.factors = Factors(backbone.decoder.config, config.lora, start, config.seed).to(device)
+        self.start = start
+        self.factors = _factors(backbone, config, mask_token, start).to(device)
         self._optimiser = Optimiser(self.factors, config.optimiser, config.steps)
         self._average = Average(self.factors, config.optimiser.ema) if config.optimiser.ema else None
         self._halves = Halves(backbone, *sizes, compiled=compiled)
@@ -262,7 +267,7 @@ class Trainer:
         part = file.with_suffix(".part")
         file.parent.mkdir(parents=True, exist_ok=True)
         state: dict[str, Any] = {
-            "settings": _settings(self.config),
+            "settings": self._settings(),
             "step": self.steps_done,
             "seconds": self.seconds,
             "factors": self.factors.state_dict(),
@@ -272,6 +277,9 @@ class Trainer:
         }
         torch.save(state, part)
         part.replace(file)
+
+    def _settings(self) -> dict[str, Any]:
+        return _settings(self.config) | {"start": None if self.start is None else self.start.fingerprint}
 
     def resume(self, file: Path) -> None:
         """Continues from a checkpoint.
@@ -283,7 +291,7 @@ class Trainer:
             state = torch.load(file, map_location=self.backbone.device, weights_only=True)
         except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
             raise CheckpointError(f"{file} is no checkpoint ({error}); delete it to start anew") from error
-        differing = _differing(state["settings"], _settings(self.config))
+        differing = _differing(state["settings"], self._settings())
         if differing:
             raise CheckpointError(
                 f"{file} was written with other settings: {differing}; ask for those, or delete "
@@ -296,6 +304,18 @@ class Trainer:
                 value.copy_(saved)
         self._optimiser.restore(state["optimiser"])
         self.history = [Entry(**entry) for entry in state["history"]]
+
+
+def _factors(backbone: Backbone, config: TrainConfig, mask_token: int, start: Start | None) -> Factors:
+    """Anew, MASK slots beginning as the mean embedding, or as the adapter to start from has them."""
+    embedding = backbone.embedding.float()
+    mask_start = embedding.mean(0) if start is None else embedding[mask_token]
+    factors = Factors(backbone.decoder.config, config.lora, mask_start, config.seed)
+    if start is not None:
+        require_same_shape(start.adapter.ranks, factors.ranks())
+        require_same_mask(start, mask_token)
+        factors.take(start.adapter)
+    return factors
 
 
 def _compiled_outcome() -> ChunkFunction:
