@@ -296,8 +296,8 @@ class PackedBatch:
         block_tables: [R, pages] int32, page ids of each request.
         wanted: [W] int32, token indices whose logits are wanted, in the order of the rows *as given*.
         order: [N] int32, token indices grouped by request, each request's in packed order.
-        work: [items, FIELDS] int32, the attention's work list (`attention.work` names the fields).
-        work_count: [1] int32, items of `work` that count.
+        work: [rows, FIELDS] int32, the attention's work list (see `attention.work`); [0, FIELDS] for a
+            backend that needs none.
     """
 
     rows: tuple[Row, ...]
@@ -320,7 +320,6 @@ class PackedBatch:
     wanted: Tensor
     order: Tensor
     work: Tensor
-    work_count: Tensor
 
 
 class Turn(Protocol):

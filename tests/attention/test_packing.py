@@ -27,7 +27,7 @@ def test_every_token_carries_its_rows_facts(case):
             assert batch.causal[at] == row.causal
             assert batch.masked[at] == (slot in row.masked)
             assert (at < batch.written) == row.causal
-            assert (at >= batch.adapter_start) == row.adapter
+            assert (at >= batch.adapter_start) == row.adapter == bool(batch.adapter_on[at])
             at += 1
     assert at == len(batch.tokens)
 
@@ -53,19 +53,25 @@ def test_kv_goes_behind_the_prefix_and_nowhere_twice(case):
             page, offset = divmod(row.prefix + slot, page_size)
             assert batch.kv_slots[at] == tables[row.request][page] * page_size + offset
             at += 1
-    assert at == batch.written == len(batch.kv_slots)
-    assert len(set(batch.kv_slots.tolist())) == at
+    assert at == batch.written
+    assert len(set(batch.kv_slots[:at].tolist())) == at
+    assert (batch.kv_slots[at:] == -1).all()
     for table, packed in zip(tables, batch.block_tables.tolist(), strict=True):
         assert packed[: len(table)] == table
         assert not any(packed[len(table) :])
 
 
-def test_integers_are_64_bits_wide():
+def test_everything_lies_in_one_buffer_of_integers_of_32_bits():
     batch = pack([Row(0, 0, (1, 2), True, wanted=(1,))], [[0]], 4)
-    for name in ("tokens", "positions", "row", "request", "slot", "stem", "prefix", "kv_slots", "wanted"):
-        assert getattr(batch, name).dtype == torch.int64
-    assert batch.causal.dtype == batch.masked.dtype == torch.bool
-    assert batch.block_tables.dtype == torch.int64
+    tensors = {
+        name: value for name in batch.__slots__ if isinstance(value := getattr(batch, name), torch.Tensor)
+    }
+    flags = {"causal", "masked", "adapter_on"}
+    assert {name: tensor.dtype for name, tensor in tensors.items()} == {
+        name: torch.bool if name in flags else torch.int32 for name in tensors
+    }
+    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) == 1
+    assert all(tensor.data_ptr() % 16 == 0 for tensor in tensors.values())
 
 
 CAUSAL = Row(0, 4, (1, 2), True)
