@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 MASK32 = 0xFFFFFFFF
 
 
@@ -75,6 +77,7 @@ def pick(z, params, vocabulary, prompt, history, position):
     z = edited(z, params, vocabulary, prompt, history)
     if params.temperature == 0:
         return max(range(len(z)), key=lambda token: (z[token], -token))
-    x = [value / params.temperature for value in z]
+    temperature = float(np.float32(params.temperature))
+    x = [value / temperature for value in z]
     alive = filtered(x, params)
     return max(alive, key=lambda token: x[token] + noise(params.seed, position, token))

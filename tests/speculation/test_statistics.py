@@ -101,3 +101,14 @@ def test_logprobs_are_raw():
 
 def test_no_top_logprobs_are_an_empty_mapping():
     assert [entry.top for entry in logprobs(random_logits(2), torch.tensor([1, 2]), 0)] == [{}, {}]
+
+
+@pytest.mark.parametrize("is_draft", [True, False])
+@pytest.mark.parametrize("mask", [7, None])
+def test_picks_know_their_raw_log_probability(is_draft, mask):
+    logits = random_logits(5)
+    logits[2, 7] = 30.0
+    row = draft(0.7, 5, draft=is_draft, logit_bias={3: 50.0})
+    found = pick(logits, [row], Vocabulary(SIZE, eos=(2, 5), mask=mask))
+    expected = logits.log_softmax(1).gather(1, found.tokens[:, None]).squeeze(1)
+    torch.testing.assert_close(found.logprobs, expected, rtol=1e-5, atol=1e-5)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from recguide.core import ParameterError, SamplingParams, Vocabulary
-from recguide.speculation.field import NEVER
+from recguide.speculation.field import NEVER, on_device
 
 
 def stop_tokens(params: SamplingParams, vocabulary: Vocabulary) -> tuple[int, ...]:
@@ -68,12 +68,11 @@ def edit(
     if params.penalised:
         _penalise(z, params, prompt, history, extra)
     if params.logit_bias:
-        ids = torch.tensor(list(params.logit_bias), device=z.device)
-        z[:, ids] += torch.tensor(list(params.logit_bias.values()), dtype=z.dtype, device=z.device)
+        ids = on_device(list(params.logit_bias), torch.int64, z.device)
+        z[:, ids] += on_device(list(params.logit_bias.values()), z.dtype, z.device)
     young = min(len(z), params.min_tokens - emitted)
     if young > 0:
-        ids = stop_tokens(params, vocabulary)
-        z[:young, torch.tensor(ids, dtype=torch.int64, device=z.device)] = NEVER
+        z[:young, on_device(stop_tokens(params, vocabulary), torch.int64, z.device)] = NEVER
     if params.thinking_budget is not None:
         _close_thinking(z, params.thinking_budget, vocabulary, prompt, history, extra, emitted)
 
@@ -94,8 +93,9 @@ def _penalise(
         counts[i + 1 :, index] += 1
     prompted = torch.zeros(len(ids), dtype=torch.bool)
     prompted[at[: len(prompt)]] = True
-    repeated = (prompted | (counts > 0)).to(z.device)
-    counts, ids = counts.to(z.device, z.dtype), ids.to(z.device)
+    repeated = (prompted | (counts > 0)).to(z.device, non_blocking=True)
+    counts = counts.to(z.dtype).to(z.device, non_blocking=True)
+    ids = ids.to(z.device, non_blocking=True)
 
     old = z[:, ids]
     factor = params.repetition_penalty

@@ -6,7 +6,7 @@ that picking cannot avoid.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +16,11 @@ BLOCK = 64
 AT_ONCE = 2**17
 """Logits in one piece of a pass over all of them."""
 NEVER = float("-inf")
+
+
+def on_device(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of numbers that the host knows, made without waiting for the device."""
+    return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
 
 
 class Field:
@@ -64,7 +69,10 @@ class Field:
 
         A piece fits the cache of a CPU. The mask token is among the tokens.
         """
-        step = max(1, AT_ONCE // self.width) if self.z.device.type == "cpu" else len(slots)
+        if self.z.device.type != "cpu":
+            yield self.z[slots].sub_(peaks[:, None])
+            return
+        step = max(1, AT_ONCE // self.width)
         room = self.z.new_empty(min(step, len(slots)), self.z.shape[1])
         for some, peak in zip(slots.split(step), peaks.split(step), strict=True):
             first, last = int(some[0]), int(some[-1])

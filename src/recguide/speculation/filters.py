@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recguide.core import SamplingParams
-from recguide.speculation.field import Field
+from recguide.speculation.field import Field, on_device
 
 FIRST_LOOK = 64
 """Leading tokens that are tried first; eight times as many whenever they do not settle it."""
@@ -32,12 +32,13 @@ def kept(field: Field, slots: Tensor, params: Sequence[SamplingParams]) -> list[
     count = min(FIRST_LOOK, field.width)
     values, tokens = field.leaders(slots, count)
     totals = torch.zeros_like(slots)
-    alone = limits.nucleus_alone.nonzero().squeeze(1)
-    if len(alone):
+    numbers = [i for i, slot in enumerate(params) if _nucleus_alone(slot)]
+    if numbers:
+        alone = on_device(numbers, torch.int64, slots.device)
         totals[alone] = _totals(field, slots[alone], values[alone, 0], limits.temperature[alone])
     counts, settled = _counts(values, limits, totals, whole=count == field.width)
     found: list[Tensor] = []
-    for i, (number, enough) in enumerate(zip(counts.tolist(), settled.tolist(), strict=True)):
+    for i, (number, enough) in enumerate(torch.stack([counts, settled.long()], dim=1).tolist()):
         only = slice(i, i + 1)
         found.append(
             tokens[i, :number] if enough else _widened(field, slots[only], limits.at(only), totals[only])
@@ -59,16 +60,14 @@ class _Limits:
     @staticmethod
     def of(params: Sequence[SamplingParams], width: int, device: torch.device) -> _Limits:
         def reals(values: Sequence[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float64, device=device)
+            return on_device(values, torch.float64, device)
 
         return _Limits(
             temperature=reals([slot.temperature for slot in params]),
             min_p=reals([slot.min_p for slot in params]),
-            top_k=torch.tensor([min(slot.top_k, width) or width for slot in params], device=device),
+            top_k=on_device([min(slot.top_k, width) or width for slot in params], torch.int64, device),
             top_p=reals([slot.top_p for slot in params]),
-            nucleus_alone=torch.tensor(
-                [slot.top_p < 1 and slot.min_p == 0 and slot.top_k == 0 for slot in params], device=device
-            ),
+            nucleus_alone=on_device([_nucleus_alone(slot) for slot in params], torch.bool, device),
         )
 
     def at(self, only: slice) -> _Limits:
@@ -79,6 +78,10 @@ class _Limits:
             self.top_p[only],
             self.nucleus_alone[only],
         )
+
+
+def _nucleus_alone(params: SamplingParams) -> bool:
+    return params.top_p < 1 and params.min_p == 0 and params.top_k == 0
 
 
 def _widened(field: Field, slot: Tensor, limits: _Limits, total: Tensor) -> Tensor:

@@ -7,17 +7,18 @@ verification all come here, so acceptance is token equality and speculative text
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from recguide.core import RecGuideError, SamplingParams, Vocabulary
 from recguide.speculation.edits import edit, edits_logits, validate
-from recguide.speculation.field import Field
+from recguide.speculation.field import Field, on_device
 from recguide.speculation.noise import LuckyTokens
 from recguide.speculation.race import Lane, Race, race
-from recguide.speculation.statistics import Leading, draft_statistics, entropy, logprobs
+from recguide.speculation.statistics import Leading, draft_statistics, logprobs, masses, masses_and_entropy
 
 __all__ = ["BadLogits", "PickRow", "Picks", "logprobs", "pick", "validate"]
 
@@ -62,6 +63,9 @@ class Picks:
         p1, p2: [W] probability of the picked and of the best other token, 0 in causal slots.
         candidates: [W] int64, best token beside the picked one, mask and EOS; 0 in causal slots.
         entropy: [W] nats of the raw logits without the mask token, 0 in draft slots.
+        logprobs: [W] log-probability of the picked token under the raw logits.
+        bad: [W] bool, logits that no token can be picked from: NaN, +inf or nothing finite. The slot's other
+            entries mean nothing then. Only pickers on a device say it here, `pick` raises.
     """
 
     tokens: Tensor
@@ -69,6 +73,13 @@ class Picks:
     p2: Tensor
     candidates: Tensor
     entropy: Tensor
+    logprobs: Tensor
+    bad: Tensor
+
+    def padded(self, slots: int) -> Picks:
+        """The same picks followed by zeros, for `slots` slots in all."""
+        beyond = slots - len(self.tokens)
+        return Picks(*(pad(getattr(self, field.name), (0, beyond)) for field in fields(self)))
 
 
 def pick(
@@ -89,14 +100,23 @@ def pick(
         raise RecGuideError(f"logits: {len(logits)} given for {len(owners)} slots")
     raw = Field(logits, vocabulary.mask)
     peaks, tokens = raw.first()
-    certainty = torch.zeros_like(peaks, dtype=torch.float32)
+    certainty, totals = torch.zeros_like(peaks, dtype=torch.float32), torch.zeros_like(peaks)
     causal = _indices([not row.draft for row in owners], logits.device)
     if len(causal):
-        certainty[causal] = entropy(raw, causal, peaks[causal]).float()
+        totals[causal], nats = masses_and_entropy(raw, causal, peaks[causal])
+        certainty[causal] = nats.float()
+    drafted = _indices([row.draft for row in owners], logits.device)
+    if len(drafted):
+        totals[drafted] = masses(raw, drafted, peaks[drafted])
+    whole = peaks + totals.log()
+    if vocabulary.mask is not None:
+        whole = torch.logaddexp(whole, logits[:, vocabulary.mask])
     field = _edited(raw, logits, rows, vocabulary)
     if field is not raw:
         peaks, tokens = field.first()
     _check(peaks, rows)
+    if field is not raw and len(drafted):
+        totals[drafted] = masses(field, drafted, peaks[drafted])
 
     drafts: list[tuple[Tensor, Leading]] = []
     greedy = _indices([row.draft and row.params.temperature == 0 for row in owners], logits.device)
@@ -106,20 +126,21 @@ def pick(
     lanes = [Lane(i, row.params, positions[i]) for i, row in enumerate(owners) if row.params.temperature > 0]
     if lanes:
         drawing = race(field, lanes, luck or LuckyTokens(vocabulary.size, device=logits.device))
-        tokens[torch.tensor([lane.slot for lane in lanes], device=logits.device)] = drawing.winners
+        tokens[on_device([lane.slot for lane in lanes], torch.int64, logits.device)] = drawing.winners
         drafts.append(_leading_drawn(drawing, lanes, owners))
 
     p1, p2, candidates = torch.zeros_like(certainty), torch.zeros_like(certainty), torch.zeros_like(tokens)
     for slots, leading in drafts:
         if len(slots):
-            found = draft_statistics(field, slots, peaks[slots], leading, vocabulary)
+            found = draft_statistics(field, slots, peaks[slots], totals[slots], leading, vocabulary)
             p1[slots], p2[slots] = found.p1.float(), found.p2.float()
             candidates[slots] = found.candidates
-    return Picks(tokens, p1, p2, candidates, certainty)
+    own = (logits.gather(1, tokens[:, None]).squeeze(1) - whole).float()
+    return Picks(tokens, p1, p2, candidates, certainty, own, torch.zeros_like(tokens, dtype=torch.bool))
 
 
 def _indices(flags: Sequence[bool], device: torch.device) -> Tensor:
-    return torch.tensor([i for i, flag in enumerate(flags) if flag], dtype=torch.int64, device=device)
+    return on_device([i for i, flag in enumerate(flags) if flag], torch.int64, device)
 
 
 def _edited(raw: Field, logits: Tensor, rows: Sequence[PickRow], vocabulary: Vocabulary) -> Field:
@@ -154,10 +175,8 @@ def _leading(field: Field, drafts: Tensor, peaks: Tensor, tokens: Tensor, vocabu
 def _leading_drawn(drawing: Race, lanes: Sequence[Lane], owners: Sequence[PickRow]) -> tuple[Tensor, Leading]:
     """The draft slots among the lanes, and what leads there: T times the scores of the race."""
     mine = _indices([owners[lane.slot].draft for lane in lanes], drawing.winners.device)
-    slots = torch.tensor([lane.slot for lane in lanes], device=mine.device)[mine]
-    t = torch.tensor([lane.params.temperature for lane in lanes], dtype=torch.float64, device=mine.device)[
-        mine
-    ]
+    slots = on_device([lane.slot for lane in lanes], torch.int64, mine.device)[mine]
+    t = on_device([lane.temperature for lane in lanes], torch.float64, mine.device)[mine]
     return slots, Leading(
         tokens=drawing.tokens[mine],
         scores=t[:, None] * drawing.scores[mine],

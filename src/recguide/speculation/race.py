@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from recguide.core import RecGuideError, SamplingParams
-from recguide.speculation.field import NEVER, Field
+from recguide.speculation.field import NEVER, Field, on_device
 from recguide.speculation.filters import filters, kept
 from recguide.speculation.noise import LARGEST, LUCK, LuckyTokens, gumbel
 
 LEADERS = 32
+AT_ONCE = 16
+"""Lanes that get noise for every token together."""
 MANY = 1 / 32
 """Share of the vocabulary from which on the tokens that could win are narrowed down to the lucky ones."""
 
@@ -37,6 +40,11 @@ class Lane:
                 "seed: a request with temperature > 0 reached its picks without a sampling seed"
             )
         return self.params.seed
+
+    @property
+    def temperature(self) -> float:
+        """As fp32 has it: a table of slots on a device holds no more, and picks are the same everywhere."""
+        return float(np.float32(self.params.temperature))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +82,54 @@ def race(field: Field, lanes: Sequence[Lane], luck: LuckyTokens) -> Race:
         luck: remembers lucky tokens.
     """
     device = field.z.device
-    slots = torch.tensor([lane.slot for lane in lanes], device=device)
-    temperatures = torch.tensor(
-        [lane.params.temperature for lane in lanes], dtype=torch.float64, device=device
-    )
+    slots = on_device([lane.slot for lane in lanes], torch.int64, device)
+    temperatures = on_device([lane.temperature for lane in lanes], torch.float64, device)
     values, tokens = field.leaders(slots, min(LEADERS, field.width))
     x = values.double() / temperatures[:, None]
     scores = x + gumbel(*_counters(lanes, device), tokens)
     best, leader = scores.max(1)
     winners = tokens.gather(1, leader[:, None]).squeeze(1)
-    filtered = torch.tensor([i for i, lane in enumerate(lanes) if filters(lane.params)], dtype=torch.int64)
     entrants: list[_Entrants] = []
-    if len(filtered):
+    numbers = [i for i, lane in enumerate(lanes) if filters(lane.params)]
+    if numbers:
+        filtered = on_device(numbers, torch.int64, device)
         best[filtered] = NEVER
-        tokens_kept = kept(field, slots[filtered], [lanes[i].params for i in filtered.tolist()])
-        entrants += map(_Entrants, filtered.tolist(), tokens_kept)
-    for i, (lane, score, last) in enumerate(zip(lanes, best.tolist(), x[:, -1].tolist(), strict=True)):
-        if score > NEVER and last > score - LARGEST and tokens.shape[1] < field.width:
-            entrants += _challengers(field, i, lane, score, last, luck)
+        tokens_kept = kept(field, slots[filtered], [lanes[i].params for i in numbers])
+        entrants += map(_Entrants, numbers, tokens_kept)
+    free = [i for i, lane in enumerate(lanes) if not filters(lane.params)]
+    if tokens.shape[1] == field.width:
+        pass
+    elif device.type == "cpu":
+        for i, score, last in zip(free, best[free].tolist(), x[free, -1].tolist(), strict=True):
+            if last > score - LARGEST:
+                entrants += _challengers(field, i, lanes[i], score, last, luck)
+    else:
+        _run_everyone(field, lanes, slots, temperatures, free, winners, best)
     if entrants:
         winners, best = _overtake(field, lanes, slots, temperatures, entrants, winners, best)
     return Race(winners, best, tokens, scores)
+
+
+def _run_everyone(
+    field: Field,
+    lanes: Sequence[Lane],
+    slots: Tensor,
+    temperatures: Tensor,
+    free: Sequence[int],
+    winners: Tensor,
+    best: Tensor,
+) -> None:
+    """Winners and best scores, in place, of the lanes numbered `free` with noise for every token.
+
+    What an accelerator does sooner than telling the host which tokens to leave out.
+    """
+    every = torch.arange(field.width, device=slots.device)
+    for start in range(0, len(free), AT_ONCE):
+        numbers = free[start : start + AT_ONCE]
+        some = on_device(numbers, torch.int64, slots.device)
+        noise = gumbel(*_counters([lanes[i] for i in numbers], slots.device), every)
+        x = field.at(slots[some][:, None], every).double() / temperatures[some][:, None]
+        best[some], winners[some] = x.add_(noise).max(1)
 
 
 def _challengers(
@@ -102,13 +137,13 @@ def _challengers(
 ) -> Iterator[_Entrants]:
     """Tokens beyond the leaders that may score more than `best`; `last` bounds their z ÷ temperature."""
     if (lane.seed, lane.position) not in luck:
-        near = field.at_least(lane.slot, (best - LARGEST) * lane.params.temperature)
+        near = field.at_least(lane.slot, (best - LARGEST) * lane.temperature)
         if len(near) < MANY * field.width:
             yield _Entrants(i, near)
             return
     yield _Entrants(i, *luck.at(lane.seed, lane.position))
     if last > best - LUCK:
-        yield _Entrants(i, field.at_least(lane.slot, (best - LUCK) * lane.params.temperature))
+        yield _Entrants(i, field.at_least(lane.slot, (best - LUCK) * lane.temperature))
 
 
 def _overtake(
@@ -121,11 +156,10 @@ def _overtake(
     best: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Winners and best scores after the entrants have run too; the lowest token wins among equals."""
-    lengths = torch.tensor([len(entrant.tokens) for entrant in entrants], device=slots.device)
-    lane = torch.tensor([entrant.lane for entrant in entrants], device=slots.device).repeat_interleave(
-        lengths
-    )
     tokens = torch.cat([entrant.tokens for entrant in entrants])
+    lengths = on_device([len(entrant.tokens) for entrant in entrants], torch.int64, slots.device)
+    lane = on_device([entrant.lane for entrant in entrants], torch.int64, slots.device)
+    lane = lane.repeat_interleave(lengths, output_size=len(tokens))
     noise = _noise(lanes, entrants)
     # Most are out of the race by what their neighbours' largest logit allows, without a look at their own.
     ceilings = field.ceilings(slots[lane], tokens).double() / temperatures[lane] + noise
@@ -145,14 +179,16 @@ def _noise(lanes: Sequence[Lane], entrants: Sequence[_Entrants]) -> Tensor:
     if unknown:
         tokens = torch.cat([entrant.tokens for entrant in unknown])
         lengths = [len(entrant.tokens) for entrant in unknown]
-        repeats = torch.tensor(lengths, device=tokens.device)
-        seeds, positions = _counters([lanes[entrant.lane] for entrant in unknown], tokens.device)
-        g = gumbel(seeds.repeat_interleave(repeats), positions.repeat_interleave(repeats), tokens[:, None])
-        computed = iter(g.squeeze(1).split(lengths))
+        repeats = on_device(lengths, torch.int64, tokens.device)
+        seeds, positions = (
+            counter.repeat_interleave(repeats, output_size=len(tokens))
+            for counter in _counters([lanes[entrant.lane] for entrant in unknown], tokens.device)
+        )
+        computed = iter(gumbel(seeds, positions, tokens[:, None]).squeeze(1).split(lengths))
     return torch.cat([next(computed) if entrant.noise is None else entrant.noise for entrant in entrants])
 
 
 def _counters(lanes: Sequence[Lane], device: torch.device) -> tuple[Tensor, Tensor]:
     """Sampling seeds and positions, [S] int64 each."""
-    seeds = torch.tensor([lane.seed for lane in lanes], device=device)
-    return seeds, torch.tensor([lane.position for lane in lanes], device=device)
+    seeds = on_device([lane.seed for lane in lanes], torch.int64, device)
+    return seeds, on_device([lane.position for lane in lanes], torch.int64, device)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from recguide.core import TokenLogprobs, Vocabulary
-from recguide.speculation.field import NEVER, Field
+from recguide.speculation.field import NEVER, Field, on_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +38,20 @@ class Leading:
 
 
 def draft_statistics(
-    field: Field, slots: Tensor, peaks: Tensor, leading: Leading, vocabulary: Vocabulary
+    field: Field, slots: Tensor, peaks: Tensor, totals: Tensor, leading: Leading, vocabulary: Vocabulary
 ) -> DraftStatistics:
-    """Statistics of softmax(z + T·G) at slots [D] of the field, whose largest logits are `peaks` [D].
+    """Statistics of softmax(z + T·G) at slots [D] of the field.
 
-    z is edited, not filtered. Tokens that are neither leading nor picked count with G = 0: for the
-    statistics alone it is not worth computing. p2 may be an end-of-sequence token's; the candidate is
-    neither that, nor the picked token, nor the mask.
+    z is edited, not filtered; `peaks` [D] are the largest logits and `totals` [D] their `masses`. Tokens that
+    are neither leading nor picked count with G = 0: for the statistics alone it is not worth computing. p2
+    may be an end-of-sequence token's; the candidate is neither that, nor the picked token, nor the mask.
     """
     tokens, picked = leading.tokens, leading.picked[:, None]
     own = tokens == picked
     scores = leading.scores.masked_fill(own, NEVER)
     others, order = scores.sort(dim=1, descending=True, stable=True)
     tokens = tokens.gather(1, order)
-    ends = torch.tensor(vocabulary.eos, dtype=tokens.dtype, device=tokens.device)
+    ends = on_device(vocabulary.eos, tokens.dtype, tokens.device)
     allowed = ~(own.gather(1, order) | torch.isin(tokens, ends))
 
     # All of softmax's terms, those of the tokens looked at taken out, then put back with their noise.
@@ -60,7 +60,7 @@ def draft_statistics(
         slots[:, None], torch.cat([leading.tokens.masked_fill(own, 0), picked], dim=1)
     ).double()
     looked_at[:, :-1].masked_fill_(own, NEVER)
-    rest = _sums(field, slots, peaks)[0].double() - (looked_at - peaks[:, None]).exp().sum(1)
+    rest = totals.double() - (looked_at - peaks[:, None]).exp().sum(1)
     p1, p2 = (leading.reached - shift).exp(), (others[:, 0] - shift).exp()
     total = rest.clamp_(min=0) * (peaks - shift).exp() + (others - shift[:, None]).exp().sum(1) + p1
     candidates = tokens.gather(1, allowed.long().argmax(1, keepdim=True)).squeeze(1)
@@ -68,10 +68,15 @@ def draft_statistics(
     return DraftStatistics(p1 / total, p2 / total, candidates.clamp_(max=field.width - 1))
 
 
-def entropy(field: Field, slots: Tensor, peaks: Tensor) -> Tensor:
-    """Entropy of softmax(z) in nats at slots [C] of the field, whose largest logits are `peaks` [C]."""
+def masses(field: Field, slots: Tensor, peaks: Tensor) -> Tensor:
+    """Σ exp(z − peak) at slots [s], rising, of the field, whose largest logits are `peaks` [s]."""
+    return _sums(field, slots, peaks)[0]
+
+
+def masses_and_entropy(field: Field, slots: Tensor, peaks: Tensor) -> tuple[Tensor, Tensor]:
+    """`masses`, and the entropy of softmax(z) in nats, [s] each."""
     total, moment = _sums(field, slots, peaks, moments=True)
-    return total.log() - moment / total
+    return total, total.log() - moment / total
 
 
 def _sums(field: Field, slots: Tensor, peaks: Tensor, moments: bool = False) -> tuple[Tensor, Tensor]:
@@ -94,15 +99,17 @@ def _sums(field: Field, slots: Tensor, peaks: Tensor, moments: bool = False) -> 
 def logprobs(logits: Tensor, tokens: Tensor, k: int) -> tuple[TokenLogprobs, ...]:
     """Log-probabilities of `tokens` [W] and of the k most likely ones under the raw logits [W, V].
 
-    Nothing is removed, edited or tempered.
+    Nothing is removed, edited or tempered. One read of the device, however many slots there are.
     """
     total = logits.logsumexp(1, keepdim=True)
-    own = (logits.gather(1, tokens[:, None]) - total).squeeze(1).tolist()
+    found = (logits.gather(1, tokens[:, None]) - total).double()
     if k == 0:
-        return tuple(TokenLogprobs(value, {}) for value in own)
+        return tuple(TokenLogprobs(value, {}) for (value,) in found.tolist())
+    k = min(k, logits.shape[1])
     every = torch.arange(len(logits), device=logits.device)
-    values, ids = Field(logits, mask=None).leaders(every, min(k, logits.shape[1]))
-    tops = zip(ids.tolist(), (values - total).tolist(), strict=True)
+    values, ids = Field(logits, mask=None).leaders(every, k)
+    # float64 holds every token id.
+    rows = torch.cat([found, (values - total).double(), ids.double()], dim=1).tolist()
     return tuple(
-        TokenLogprobs(value, dict(zip(*top, strict=True))) for value, top in zip(own, tops, strict=True)
+        TokenLogprobs(row[0], dict(zip(map(int, row[1 + k :]), row[1 : 1 + k], strict=True))) for row in rows
     )
