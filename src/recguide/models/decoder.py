@@ -49,18 +49,23 @@ class Layer(nn.Module):
         self,
         index: int,
         x: Tensor,
+        normed: Tensor,
+        next_norm: Tensor,
         rotation: Rotation,
         attend: Attend,
         deltas: Mapping[str, Delta],
         on: Touched,
-    ) -> Tensor:
-        """x [N, hidden] → [N, hidden]; `deltas` apply to the tokens `on`."""
+    ) -> tuple[Tensor, Tensor]:
+        """x [N, hidden] and its norm → the same after the layer, the norm being that of the next one.
+
+        `deltas` apply to the tokens `on`.
+        """
         ops = self.ops
-        qkv = ops.project(x, self.attention_norm, self.qkv, deltas.get("qkv"), on)
+        qkv = ops.project(normed, self.qkv, deltas.get("qkv"), on)
         attended = attend(index, qkv.view(qkv.shape[0], -1, self.head_dim), rotation)
-        x = ops.residual(x, attended, self.output, deltas.get("output"), on)
-        inner = ops.gated(x, self.mlp_norm, self.gate_up, deltas.get("gate_up"), on)
-        return ops.residual(x, inner, self.down, deltas.get("down"), on)
+        x, normed = ops.residual(x, attended, self.output, self.mlp_norm, deltas.get("output"), on)
+        inner = ops.gated(normed, self.gate_up, deltas.get("gate_up"), on)
+        return ops.residual(x, inner, self.down, next_norm, deltas.get("down"), on)
 
 
 class Decoder(nn.Module):
@@ -82,6 +87,8 @@ class Decoder(nn.Module):
         self.blocks = tuple(Layer(config, dtype, device, self.ops) for _ in range(config.layers))
         self.layers = nn.ModuleList(self.blocks)
         self.norm = table(config.hidden_size, dtype, device)
+        # The norm before each layer's attention, and the last one.
+        self.norms = (*(block.attention_norm for block in self.blocks), self.norm)
         # [vocab, hidden] like the embedding, which it may be.
         self.head = (
             self.embedding
@@ -110,11 +117,13 @@ class Decoder(nn.Module):
         """
         x = self.embed(tokens, adapter, on, masked)
         rotation = self.rotary.at(positions)
+        norms = self.norms
+        normed = self.ops.norm(x, norms[0])
         for index, layer in enumerate(self.blocks):
             deltas = NO_DELTAS if adapter is None else adapter.deltas[index]
             # Not called through Module.__call__: its hook checks cost as much as a kernel.
-            x = layer.forward(index, x, rotation, attend, deltas, on)
-        return self.ops.norm(x, self.norm)
+            x, normed = layer.forward(index, x, normed, norms[index + 1], rotation, attend, deltas, on)
+        return normed
 
     def embed(self, tokens: Tensor, adapter: Adapter | None, on: Touched, masked: Tensor | None) -> Tensor:
         """[N, hidden]: embeddings, with the adapter's mask embedding in the MASK slots that it touches."""

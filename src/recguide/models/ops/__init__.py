@@ -3,6 +3,8 @@
 A decoder is given one of these values when it is made and never asks which:
 
 - `torch_ops`: plain PyTorch, any device and precision; what the others are tested against.
+- `fast`: a CUDA GPU in half precision, as fast as its memory is read.
+- `exact`: a token's result is the same bits whatever else is in the batch.
 """
 
 from __future__ import annotations
@@ -18,21 +20,28 @@ Touched = Tensor | slice | None
 
 
 class Ops(Protocol):
-    """Products of x [N, in] with matrices [in, out], each with the norm before it or the sum after it.
+    """Products of tokens [N, in] with matrices [in, out], and the norms between them.
 
-    `delta` is the adapter's share of the product (None for none) and `on` the tokens that get it.
+    `delta` is the adapter's share of a product (None for none) and `on` the tokens that get it.
     """
 
-    def project(self, x: Tensor, norm: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
-        """RMSNorm of x [N, hidden] under the weight `norm` [hidden], times matrix [hidden, out]: [N, out]."""
+    @property
+    def folds(self) -> bool:
+        """Whether deltas must have been folded (`recguide.models.folding`) before they are used."""
         ...
 
-    def gated(self, x: Tensor, norm: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
-        """RMSNorm of x, times gate_up [hidden, 2·inner]; SiLU(gate) · up, [N, inner]."""
+    def project(self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
+        """normed [N, hidden] times matrix [hidden, out]: [N, out]."""
         ...
 
-    def residual(self, x: Tensor, y: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
-        """x [N, hidden] + y [N, in] times matrix [in, hidden]: [N, hidden]."""
+    def gated(self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
+        """normed [N, hidden] times gate_up [hidden, 2·inner]; SiLU(gate) · up, [N, inner]."""
+        ...
+
+    def residual(
+        self, x: Tensor, y: Tensor, matrix: Tensor, norm: Tensor, delta: Delta | None, on: Touched
+    ) -> tuple[Tensor, Tensor]:
+        """x [N, hidden] plus y [N, in] times matrix [in, hidden], and that sum's RMSNorm under `norm`."""
         ...
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:

@@ -17,19 +17,23 @@ from recguide.models.ops import Touched
 class TorchOps:
     """`Ops` for models of one width, dtype and device."""
 
+    folds = False
+
     def __init__(self, hidden_size: int, eps: float, dtype: torch.dtype, device: torch.device) -> None:
         self.norm = RmsNorm(hidden_size, eps, dtype, device)
 
-    def project(self, x: Tensor, norm: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
-        normed = self.norm(x, norm)
+    def project(self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         return _with_delta(torch.mm(normed, matrix), normed, delta, on)
 
-    def gated(self, x: Tensor, norm: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
-        gate, up = self.project(x, norm, gate_up, delta, on).chunk(2, -1)
+    def gated(self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
+        gate, up = self.project(normed, gate_up, delta, on).chunk(2, -1)
         return F.silu(gate) * up
 
-    def residual(self, x: Tensor, y: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
-        return _with_delta(torch.addmm(x, y, matrix), y, delta, on)
+    def residual(
+        self, x: Tensor, y: Tensor, matrix: Tensor, norm: Tensor, delta: Delta | None, on: Touched
+    ) -> tuple[Tensor, Tensor]:
+        x = _with_delta(torch.addmm(x, y, matrix), y, delta, on)
+        return x, self.norm(x, norm)
 
     def logits(self, hidden: Tensor, head: Tensor) -> Tensor:
         return head_logits(hidden, head)
