@@ -1,0 +1,280 @@
+"""Who computes what: a forward's attention cut into work items of similar cost.
+
+A *tile* is a few tokens of one request, of whatever rows, with the query heads that share a key/value head; a
+*block* is a few of its keys. A tile meets the keys that some token of it sees: cached ones, from position 0
+up to the furthest seen (the causal row's own keys are in the cache by then), then those of draft rows in
+flight. A work item is a tile with some of its blocks, in order. Tiles are split over items where there are too
+few of them to occupy the device, and where that evens out the load of its programs; the results of a split
+tile are merged.
+
+Everything is plain NumPy on the host: no more is known than lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recguide.core import Row
+
+Ints = NDArray[np.int32]
+
+FIELDS = 10
+"""Columns of the work list. Its first `programs` + 1 rows are program rows, all others are items."""
+
+FIRST = 0
+"""Program row p: program p does the items from this row on and before that of program row p + 1."""
+MERGE_QUERY, MERGE_TOKENS, MERGE_HEAD, MERGE_PARTIAL, MERGE_COUNT = range(1, 6)
+"""Program row m: the m-th split tile, as in an item, with its first row of results and how many it has."""
+MERGES, MERGE_MOST = 6, 7
+"""Program row 0: how many tiles are split, and the tokens of the largest one."""
+
+QUERY, TOKENS, HEAD, REQUEST = range(4)
+"""Item: index into `order` of its first token, how many, key/value head, index of its block table."""
+CACHED, DRAFT, DRAFT_END = range(4, 7)
+"""Item: its tile's keys are positions 0..CACHED of the cache, then tokens order[DRAFT:DRAFT_END]."""
+BEGIN, END = 7, 8
+"""Item: its blocks among those of the tile, cached ones first; a block holds keys of one kind."""
+PARTIAL = 9
+"""Item: row of the workspace where its results go (exact mode: a block's after another's, unless the item
+begins with block 0); −1 if it is a whole tile."""
+
+STREAM_MARGIN = 1.15
+"""Items of unlike length, but no program with parts of two tiles, are taken up to this much above the mean."""
+SNAP = 16
+"""A tile is not split to even out less than 1 / SNAP of a program's load."""
+START = 2
+"""What it costs to begin a tile, in blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How attention is cut for one size of batch.
+
+    Attributes:
+        share: query heads that share a key/value head.
+        kv_heads: key/value heads.
+        rows: query rows of a tile, tokens × `share`, at most.
+        keys: keys of a block.
+        programs: programs that run side by side.
+        grain: blocks of an item, at least, where a tile is split.
+        exact: whether the blocks of a split tile are kept apart until they are merged in order.
+        partial_rows: rows of the workspace for the results of split tiles.
+    """
+
+    share: int
+    kv_heads: int
+    rows: int
+    keys: int
+    programs: int
+    grain: int
+    exact: bool
+    partial_rows: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a tile, at most."""
+        return self.rows // self.share
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumns:
+    """Rows in packed order, by columns [rows]: what `Row` says, and the number of its tokens."""
+
+    request: Ints
+    prefix: Ints
+    stem: Ints
+    causal: NDArray[np.bool_]
+    length: Ints
+
+    @staticmethod
+    def of(rows: Sequence[Row]) -> RowColumns:
+        facts = [(row.request, row.prefix, row.stem, row.causal, len(row.tokens)) for row in rows]
+        request, prefix, stem, causal, length = np.array(facts, np.int32).T
+        return RowColumns(request, prefix, stem, causal > 0, length)
+
+    def at(self, index: NDArray[np.intp]) -> RowColumns:
+        return RowColumns(
+            self.request[index], self.prefix[index], self.stem[index], self.causal[index], self.length[index]
+        )
+
+
+def items_cap(tokens: int, requests: int, tiling: Tiling) -> int:
+    """Rows that the work list of any batch of so many tokens and requests fits into."""
+    tiles = tokens // tiling.tokens + min(tokens, requests)
+    return tiling.programs + 1 + tiles * tiling.kv_heads + tiling.programs
+
+
+def work_list(rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
+    """The work of one forward.
+
+    Returns `order` [N], token indices grouped by request, each request's in packed order, and the work list
+    [at most `items_cap`, FIELDS].
+    """
+    order, tiles = _tiles(rows, tiling)
+    blocks = tiles.blocks.repeat(tiling.kv_heads)
+    programs = tiling.programs
+    while True:
+        cut = _cut(blocks, tiling, programs)
+        listed = _listed(cut, tiles, tiling)
+        if listed is not None:
+            return order, listed
+        programs //= 2
+
+
+# --- tiles --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """The tiles of one key/value head, by columns [tiles]: fields of an item, and number of blocks."""
+
+    fields: tuple[tuple[int, Ints], ...]
+    tokens: Ints
+    blocks: Ints
+
+
+def _tiles(packed: RowColumns, tiling: Tiling) -> tuple[Ints, _Tiles]:
+    """`order`, and each request's tokens in tiles."""
+    by_request = packed.request.argsort(kind="stable")
+    rows = packed.at(by_request)
+    index = np.arange(int(rows.length.sum()), dtype=np.int32)
+    at = _before(rows.length)
+    order = index + (_before(packed.length)[by_request] - at).repeat(rows.length)
+
+    first_row = np.flatnonzero(np.diff(rows.request, prepend=-1))
+    tokens = np.add.reduceat(rows.length, first_row)
+    count = -(-tokens // tiling.tokens)
+    ahead = (np.arange(int(count.sum()), dtype=np.int32) - _before(count).repeat(count)) * tiling.tokens
+    query = at[first_row].repeat(count) + ahead
+    cached, draft, draft_end = _extents(rows, at, index, query)
+    size = np.minimum(tiling.tokens, tokens.repeat(count) - ahead)
+    fields = (
+        (QUERY, query),
+        (TOKENS, size),
+        (REQUEST, rows.request[first_row].repeat(count)),
+        (CACHED, cached),
+        (DRAFT, draft),
+        (DRAFT_END, draft_end),
+    )
+    return order, _Tiles(fields, size, -(-cached // tiling.keys) - (draft - draft_end) // tiling.keys)
+
+
+def _extents(rows: RowColumns, at: Ints, index: Ints, query: Ints) -> tuple[Ints, Ints, Ints]:
+    """Cached keys that a tile's tokens see, and the draft rows' tokens among which they see others.
+
+    `rows` are grouped by request, `at` is where each begins in `order`, `query` where the tiles do.
+    """
+    # A causal token sees the cache up to itself, a draft row its stem and all of its own row.
+    seen = (rows.prefix + np.where(rows.causal, 1 - at, rows.stem)).repeat(rows.length)
+    seen += np.where(rows.causal.repeat(rows.length), index, 0)
+    cached = np.maximum.reduceat(seen, query)
+    if rows.causal.all():
+        none = np.zeros_like(cached)
+        return cached, none, none
+    ends = np.where(rows.causal, 0, at + rows.length).repeat(rows.length)
+    draft_end = np.maximum.reduceat(ends, query)
+    begins = np.where(rows.causal, len(index), at).repeat(rows.length)
+    draft = np.minimum(np.minimum.reduceat(begins, query), draft_end)
+    return cached, draft, draft_end
+
+
+def _before(counts: Ints) -> Ints:
+    """Sum of what precedes each."""
+    return counts.cumsum(dtype=np.int32) - counts
+
+
+# --- items --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Tiles of all heads, laid end to end block by block, and cut.
+
+    Attributes:
+        begins: block at which each tile begins.
+        bounds: [items + 1], where items begin, and the end of the last.
+        first: [programs + 1], first item of each program, and the number of items.
+    """
+
+    begins: Ints
+    bounds: Ints
+    first: Ints
+
+
+def _cut(blocks: Ints, tiling: Tiling, programs: int) -> _Cut:
+    """Cuts tiles of `blocks` [tiles] into items for some of the tiling's programs."""
+    total = int(blocks.sum())
+    most = max(tiling.grain, int(np.ceil(STREAM_MARGIN * total / programs)))
+    pieces = -(-blocks // most)
+    begins = _before(blocks)
+    if int(pieces.sum()) <= programs:
+        bounds, first = _even(blocks, begins, pieces, total)
+    else:
+        bounds, first = _stream(blocks, begins, total, programs, tiling.grain)
+    idle = np.full(tiling.programs + 1 - len(first), len(bounds) - 1, np.int32)
+    return _Cut(begins, bounds, np.concatenate((first, idle)))
+
+
+def _even(blocks: Ints, begins: Ints, pieces: Ints, total: int) -> tuple[Ints, Ints]:
+    """Each tile in equal pieces, a program for each piece."""
+    first = np.arange(int(pieces.sum()) + 1, dtype=np.int32)
+    nth = first[:-1] - _before(pieces).repeat(pieces)
+    bounds = np.empty_like(first)
+    bounds[:-1] = begins.repeat(pieces) + nth * blocks.repeat(pieces) // pieces.repeat(pieces)
+    bounds[-1] = total
+    return bounds, first
+
+
+def _stream(blocks: Ints, begins: Ints, total: int, programs: int, grain: int) -> tuple[Ints, Ints]:
+    """Each program an equal stretch of the row of tiles, beginnings of tiles counted in."""
+    cost = blocks + START
+    ends = cost.cumsum()
+    share = float(ends[-1]) / programs
+    cuts = np.arange(1, programs) * share
+    tile = np.searchsorted(ends, cuts, side="right")
+    size = blocks[tile]
+    inside = np.rint(cuts - (ends[tile] - size)).clip(0, size)
+    near = max(grain, share / SNAP)
+    inside = np.where(inside < near, 0, np.where(size - inside < near, size, inside))
+    splits = begins[tile] + inside.astype(np.int32)
+    bounds = np.unique(np.concatenate((begins, splits, np.array([total])))).astype(np.int32)
+    first = np.searchsorted(bounds, np.concatenate((np.array([0]), splits, np.array([total]))))
+    return bounds, first.astype(np.int32)
+
+
+def _listed(cut: _Cut, tiles: _Tiles, tiling: Tiling) -> Ints | None:
+    """The work list; None if the results of split tiles exceed the workspace."""
+    items = len(cut.bounds) - 1
+    head_rows = tiling.programs + 1
+    where = np.searchsorted(cut.begins, cut.bounds[:-1], side="right") - 1  # each item's tile of all heads
+    tile, head = np.divmod(where, tiling.kv_heads)
+    begin, end = cut.bounds[:-1] - cut.begins[where], cut.bounds[1:] - cut.begins[where]
+    parts = np.bincount(where, minlength=len(cut.begins))
+    split = parts[where] > 1
+    results = np.where(begin > 0, end - begin, 1) if tiling.exact else np.ones_like(begin)
+    rows = np.where(split, results * tiles.tokens[tile] * tiling.share, 0).astype(np.int32)
+    partial = _before(rows)
+    if int(rows.sum()) > tiling.partial_rows:
+        return None
+
+    work = np.zeros((head_rows + items, FIELDS), np.int32)
+    for field, column in tiles.fields:
+        work[head_rows:, field] = column[tile]
+    work[head_rows:, HEAD] = head
+    work[head_rows:, BEGIN], work[head_rows:, END] = begin, end
+    work[head_rows:, PARTIAL] = np.where(split, partial, -1)
+
+    work[:head_rows, FIRST] = cut.first + head_rows
+    merged = np.flatnonzero(split & (begin == 0))
+    if len(merged):
+        sources = (QUERY, TOKENS, HEAD, PARTIAL)
+        targets = (MERGE_QUERY, MERGE_TOKENS, MERGE_HEAD, MERGE_PARTIAL)
+        work[: len(merged), targets] = work[head_rows + merged][:, sources]
+        counts = np.add.reduceat(np.where(split, results, 0), merged)
+        work[: len(merged), MERGE_COUNT] = counts
+        work[0, MERGES], work[0, MERGE_MOST] = len(merged), work[: len(merged), MERGE_TOKENS].max()
+    return work
