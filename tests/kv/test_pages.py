@@ -71,6 +71,7 @@ class PagesAgainstDictionary(RuleBasedStateMachine):
         for table, count in self.lengths.items():
             assert len(table.pages) == count
             assert table.capacity == count * PAGE_SIZE
+            assert table.array.tolist() == table.pages
             assert all(self.holder[page] is table for page in table.pages)
         assert self.pool.free_pages == sum(holder is None for holder in self.holder.values())
 

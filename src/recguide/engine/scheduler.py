@@ -51,16 +51,17 @@ class Scheduler:
         """The requests of the next forward, the oldest first: it always advances, so all end."""
         self._admit()
         plan: list[Scheduled] = []
+        preempted: set[Request] = set()
         budget = self._max_batch_tokens
         for request in sorted(self.running, key=lambda running: running.arrival):
-            if request not in self.running:  # preempted for an earlier one in this loop
+            if request in preempted:  # for an earlier one in this loop
                 continue
             if plan and budget <= 0:
                 break
             layout = planner(request, len(plan), max(1, budget))
             if plan and layout.query_tokens > budget:
                 continue
-            if self._reserve(request, layout, plan):
+            if self._reserve(request, layout, plan, preempted):
                 plan.append(Scheduled(request, layout))
                 budget -= layout.query_tokens
         return plan
@@ -78,20 +79,23 @@ class Scheduler:
                 raise
             self.running.append(self.waiting.popleft())
 
-    def _reserve(self, request: Request, layout: Layout, plan: list[Scheduled]) -> bool:
+    def _reserve(
+        self, request: Request, layout: Layout, plan: list[Scheduled], preempted: set[Request]
+    ) -> bool:
         """Makes room for the rows and the block after them; false if the request has to wait."""
         causal = len(layout.rows[0].tokens) if layout.rows[0].causal else 0
         length = _reserved(request, request.cached + causal)
-        planned = {id(scheduled.request) for scheduled in plan}
         while True:
             try:
                 request.table.extend(length)
             except OutOfPages:
-                victims = [other for other in self.running if id(other) not in planned]
+                planned = {scheduled.request for scheduled in plan}
+                victims = [other for other in self.running if other not in planned]
                 victim = max(victims, key=lambda other: other.arrival)
                 if victim is request and len(self.running) == 1:
                     raise
                 self._preempt(victim)
+                preempted.add(victim)
                 if victim is request:
                     return False
             else:

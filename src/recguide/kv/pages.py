@@ -5,8 +5,10 @@ Pages are plain ids; nothing here touches memory, so the same accounting serves 
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from recguide.core import RecGuideError
 
@@ -40,32 +42,31 @@ class PagePool:
             )
         self.pages = pages
         self.page_size = page_size
-        self._free = list(range(pages))
-
-    @property
-    def free_pages(self) -> int:
-        return len(self._free)
+        self.free_pages = pages
+        self._is_free = bytearray(b"\x01") * pages
+        self._lowest = 0
+        """No page below it is free."""
 
     def take(self, count: int, after: int | None = None) -> list[int]:
         """Takes `count` pages, going on behind page `after` where those are free.
 
         Raises OutOfPages, and takes none, if fewer are free.
         """
-        if count > len(self._free):
-            raise OutOfPages(count, len(self._free))
+        if count > self.free_pages:
+            raise OutOfPages(count, self.free_pages)
+        self.free_pages -= count
         taken: list[int] = []
         if after is not None:
-            start = bisect_left(self._free, after + 1)
-            end = start
-            while (
-                end - start < count and end < len(self._free) and self._free[end] == after + 1 + end - start
-            ):
-                end += 1
-            taken = self._free[start:end]
-            del self._free[start:end]
-        rest = count - len(taken)
-        taken += self._free[:rest]
-        del self._free[:rest]
+            page = after + 1
+            while len(taken) < count and page < self.pages and self._is_free[page]:
+                taken.append(page)
+                self._is_free[page] = 0
+                page += 1
+        while len(taken) < count:
+            page = self._is_free.find(1, self._lowest)
+            taken.append(page)
+            self._is_free[page] = 0
+            self._lowest = page + 1
         return taken
 
     def give(self, pages: Sequence[int]) -> None:
@@ -76,16 +77,14 @@ class PagePool:
         for page in pages:
             if not 0 <= page < self.pages:
                 raise RecGuideError(f"KV cache: page {page} is not one of the pool's {self.pages}")
-            if self._is_free(page):
+            if self._is_free[page]:
                 raise RecGuideError(f"KV cache: page {page} was given back twice")
         if len(set(pages)) != len(pages):
             raise RecGuideError(f"KV cache: a page was given back twice in {list(pages)}")
         for page in pages:
-            insort(self._free, page)
-
-    def _is_free(self, page: int) -> bool:
-        at = bisect_left(self._free, page)
-        return at < len(self._free) and self._free[at] == page
+            self._is_free[page] = 1
+            self._lowest = min(self._lowest, page)
+        self.free_pages += len(pages)
 
 
 class BlockTable:
@@ -94,6 +93,12 @@ class BlockTable:
     def __init__(self, pool: PagePool) -> None:
         self._pool = pool
         self.pages: list[int] = []
+        self._array = np.empty(16, np.int32)
+
+    @property
+    def array(self) -> NDArray[np.int32]:
+        """`pages` as an array, kept up to date so that a forward need not convert it."""
+        return self._array[: len(self.pages)]
 
     @property
     def capacity(self) -> int:
@@ -102,9 +107,13 @@ class BlockTable:
 
     def extend(self, length: int) -> None:
         """Holds pages for at least `length` tokens. Raises OutOfPages and changes nothing if they lack."""
-        missing = pages_for(length, self._pool.page_size) - len(self.pages)
+        held = len(self.pages)
+        missing = pages_for(length, self._pool.page_size) - held
         if missing > 0:
             self.pages += self._pool.take(missing, after=self.pages[-1] if self.pages else None)
+            if len(self.pages) > len(self._array):
+                self._array = np.resize(self._array, 2 * len(self.pages))
+            self._array[held : len(self.pages)] = self.pages[held:]
 
     def rollback(self, length: int) -> None:
         """Gives back the whole pages beyond the first `length` tokens."""
