@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--start-from", type=start_folder, help="adapter to go on from, or: shipped")
     options.add_argument("--share", default="", help="task:share,... of the prompts; others keep all")
     options.add_argument("--temperatures", default="0,0.5,0.8")
+    options.add_argument("--lanes", type=int, default=4096, help="texts written together")
     options.add_argument("--chunk", type=int, default=50_000, help="prompts per file of texts")
     options.add_argument("--blocks", default="8:0.35,16:0.5,32:0.15", help="size:share,...")
     options.add_argument("--reach", type=float, default=LossConfig().reach)
@@ -99,7 +100,7 @@ def recipe(arguments: argparse.Namespace) -> AdaptConfig:
         continuation=ContinuationConfig(
             temperatures=tuple(number("temperatures", t) for t in arguments.temperatures.split(",")),
             max_prompt_tokens=448,
-            lanes=4096,
+            lanes=arguments.lanes,
             chunk=arguments.chunk,
         ),
         train=TrainConfig(

@@ -19,7 +19,7 @@ class Workers:
 
     def device(self, asked: str) -> str:
         """The device to load on: the process's own GPU where there are several processes."""
-        return asked if self.count == 1 or asked == "cpu" else f"cuda:{self.local}"
+        return f"cuda:{self.local}" if self.count > 1 and _on_gpus(asked) else asked
 
 
 def open_workers(asked: str) -> Workers:
@@ -28,12 +28,16 @@ def open_workers(asked: str) -> Workers:
     if count == 1:
         return Workers()
     workers = Workers(int(os.environ["RANK"]), count, int(os.environ["LOCAL_RANK"]))
-    if asked != "cpu" and torch.cuda.is_available():
+    if _on_gpus(asked):
         torch.cuda.set_device(workers.local)
         dist.init_process_group("nccl", device_id=torch.device("cuda", workers.local))
     else:
         dist.init_process_group("gloo")
     return workers
+
+
+def _on_gpus(asked: str) -> bool:
+    return asked != "cpu" and torch.cuda.is_available()
 
 
 def close_workers(workers: Workers) -> None:
