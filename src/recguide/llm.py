@@ -12,6 +12,7 @@ import torch
 from recguide.core import CheckpointError, Chunk, Completion, Generation, ParameterError, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.request import Request
+from recguide.models import published
 from recguide.models.loading import Model, load
 from recguide.models.tokenizer import Tokenizer
 
@@ -64,7 +65,8 @@ class LLM:
             kv_cache_tokens=kv_cache_tokens,
             max_model_len=max_model_len,
         )
-        self.engine = Engine(self.model, self.tokenizer.decode, config)
+        decode = published.decode if self.model.tokenizer is None else self.model.tokenizer.decode
+        self.engine = Engine(self.model, decode, config)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -95,12 +95,12 @@ def generate(
 
 def _streamed(llm: LLM, ids: Sequence[int], params: SamplingParams, *, show_rounds: bool) -> Run:
     """Shows one prompt's text as it comes."""
-    from recguide.cli.opening import tokenizer_of
+    from recguide.cli.opening import decode_of
     from recguide.cli.origins import Painter, legend
     from recguide.cli.summary import Run
     from recguide.core import Generation
 
-    screen, painter = out(), Painter(tokenizer_of(llm.model).decode, ids)
+    screen, painter = out(), Painter(decode_of(llm.model), ids)
     completion: Completion | None = None
     start = time.perf_counter()
     for number, chunk in enumerate(llm.stream(ids, params)):

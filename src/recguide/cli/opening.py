@@ -8,7 +8,9 @@ from typing import Any
 from recguide.cli.console import steps
 from recguide.cli.options import LoadOptions
 from recguide.core import ParameterError
+from recguide.engine.text import Decode
 from recguide.llm import LLM
+from recguide.models import published
 from recguide.models.loading import Model, load
 from recguide.models.tokenizer import Tokenizer
 
@@ -21,6 +23,7 @@ def open_model(source: str, options: LoadOptions) -> Model:
             dtype=options.dtype,
             device=options.device,
             revision=options.revision,
+            load_format=options.load_format,
             progress=progress,
         )
 
@@ -38,11 +41,18 @@ def tokenizer_of(model: Model) -> Tokenizer:
     return model.tokenizer
 
 
+def decode_of(model: Model) -> Decode:
+    """Token ids → text; numbers for a model that has no tokenizer because its weights are random."""
+    return published.decode if model.tokenizer is None else model.tokenizer.decode
+
+
 def tokens_of(model: Model, prompt: str, chat: bool | None, template: Mapping[str, Any]) -> list[int]:
     """Token ids of a prompt: one user turn through the chat template, or the text as it is.
 
-    `chat` None takes the template if there is one.
+    `chat` None takes the template if there is one. Without a tokenizer they are the text's bytes.
     """
+    if model.tokenizer is None and not chat and not template:
+        return published.encode(prompt)
     tokenizer = tokenizer_of(model)
     if chat is None:
         chat = tokenizer.chat_template is not None

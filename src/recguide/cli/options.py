@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 Model = Annotated[
     str,
-    typer.Argument(help="smollm2-135m, a folder, or a Hugging Face id.", metavar="MODEL", show_default=False),
+    typer.Argument(
+        help="smollm2-135m, a folder, a Hugging Face id; nld-8b and the like with --load-format dummy.",
+        metavar="MODEL",
+        show_default=False,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 ChatTemplateKwargs = Annotated[
@@ -42,6 +46,7 @@ class LoadOptions:
     device: str
     dtype: str
     revision: str | None
+    load_format: str
     max_model_len: int | None
     kv_cache_tokens: int | None
 
@@ -59,6 +64,13 @@ def loading(
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit of a Hugging Face id.", rich_help_panel=_LOADING)
     ] = None,
+    load_format: Annotated[
+        str,
+        typer.Option(
+            help="auto reads the weights; dummy makes random ones for a published shape (nld-8b).",
+            rich_help_panel=_LOADING,
+        ),
+    ] = "auto",
     max_model_len: Annotated[
         int | None, typer.Option(help="Prompt and output tokens of a request.", rich_help_panel=_LOADING)
     ] = None,
@@ -68,7 +80,7 @@ def loading(
 ) -> LoadOptions:
     """The options that say how a model is loaded."""
     chosen = None if adapter == "none" else adapter
-    return LoadOptions(chosen, device, dtype, revision, max_model_len, kv_cache_tokens)
+    return LoadOptions(chosen, device, dtype, revision, load_format, max_model_len, kv_cache_tokens)
 
 
 def sampling(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from recguide.core import Attend, CheckpointError, KVShape, PackedBatch, ParameterError, Vocabulary
-from recguide.models import adapter_files, demo, sources
+from recguide.models import adapter_files, demo, dummy, sources
 from recguide.models.adapter import Adapter
 from recguide.models.checkpoint import load_weights, weight_files
 from recguide.models.config import ModelConfig
@@ -17,6 +17,7 @@ from recguide.models.decoder import Decoder
 from recguide.models.families import read_config
 from recguide.models.fingerprint import file_fingerprint, text_fingerprint
 from recguide.models.progress import Progress, ignore_progress
+from recguide.models.published import SHAPES, shape_of
 from recguide.models.tokenizer import Tokenizer
 from recguide.models.weights import allocating
 
@@ -26,6 +27,7 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+LOAD_FORMATS = ("auto", "dummy")
 NATIVE_ADAPTER = "linear_spec_lora"
 SHIPPED_ADAPTERS = Path(__file__).parent / "adapters"
 
@@ -124,6 +126,7 @@ def load(
     dtype: str | torch.dtype = "auto",
     device: str | torch.device = "auto",
     revision: str | None = None,
+    load_format: str = "auto",
     progress: Progress = ignore_progress,
 ) -> Model:
     """Loads a model, fetching it first if need be.
@@ -135,12 +138,22 @@ def load(
         dtype: "auto" is float32 on a CPU and bfloat16 on a GPU.
         device: "auto" is the first GPU, or the CPU.
         revision: branch, tag or commit of a Hugging Face id.
+        load_format: "auto" reads the weights; "dummy" makes random ones for the name of a published shape
+            (nld-3b, nld-8b, nld-14b), with a random draft adapter and no tokenizer.
 
     Raises ParameterError for an unknown source or setting, CheckpointError naming file and tensor (or field)
     for a checkpoint, adapter or tokenizer that does not hold what it promises.
     """
     where = resolve_device(device)
     precision = resolve_dtype(dtype, where)
+    if load_format not in LOAD_FORMATS:
+        raise ParameterError("load_format", f"{load_format!r} is not one of {', '.join(LOAD_FORMATS)}")
+    if load_format == "dummy":
+        return _dummy(source, adapter, precision, where)
+    if source in SHAPES and not Path(source).is_dir():
+        raise ParameterError(
+            "model", f"{source!r} is a published shape without weights; add load_format dummy for random ones"
+        )
     folder = sources.resolve(source, revision, progress)
     config = read_config(folder)
     with allocating(folder / "config.json", where):
@@ -164,6 +177,26 @@ def load(
     )
     _check_tokenizer(model, folder / "tokenizer.json")
     return model
+
+
+def _dummy(name: str, adapter: str | None, dtype: torch.dtype, device: torch.device) -> Model:
+    """A published shape with random weights."""
+    config = shape_of(name)
+    folder = None if adapter == "auto" else _adapter_folder(adapter, Path(NATIVE_ADAPTER))
+    with allocating(Path(name), device):
+        decoder = Decoder(config, dtype, device)
+        loaded = dummy.draft_adapter(config, dtype, device) if adapter == "auto" else None
+    dummy.fill_decoder(decoder)
+    if folder is not None:
+        loaded = adapter_files.load_adapter(folder, config, dtype, device)
+    return Model(
+        name=name,
+        config=config,
+        decoder=decoder,
+        adapter=loaded,
+        tokenizer=None,
+        fingerprint=text_fingerprint(f"dummy {config} {adapter}"),
+    )
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
