@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from recguide.bench.results import Target, write_result
-from recguide.cli.adapt import number, pairs, whole
 from recguide.models.loading import resolve_device
 from recguide.training.adapt import AdaptResult, Event, adapt
 from recguide.training.config import (
@@ -67,11 +66,13 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--model", default="smollm2-135m")
     options.add_argument("--work", type=Path, help="folder of texts and checkpoints; OUTPUT/work")
     options.add_argument("--start-from", type=start_folder, help="adapter to go on from, or: shipped")
-    options.add_argument("--share", default="", help="task:share,... of the prompts; others keep all")
+    options.add_argument(
+        "--share", type=shares, default={}, help="task:share,... of the prompts; others keep all"
+    )
     options.add_argument("--temperatures", default="0,0.5,0.8")
     options.add_argument("--lanes", type=int, default=4096, help="texts written together")
     options.add_argument("--chunk", type=int, default=50_000, help="prompts per file of texts")
-    options.add_argument("--blocks", default="8:0.35,16:0.5,32:0.15", help="size:share,...")
+    options.add_argument("--blocks", type=shares, default="8:0.35,16:0.5,32:0.15", help="size:share,...")
     options.add_argument("--reach", type=float, default=LossConfig().reach)
     options.add_argument("--lr", type=float, default=3e-3)
     options.add_argument("--steps", type=int, default=6908)
@@ -81,6 +82,11 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--measure-limit", type=int, default=100, help="prompts of each tested file")
     options.add_argument("--max-seconds", type=float, help="of training; call again to go on")
     return options
+
+
+def shares(text: str) -> dict[str, float]:
+    """ "a:0.5,b:1" → {"a": 0.5, "b": 1.0}."""
+    return {name: float(share) for name, share in (pair.split(":") for pair in text.split(","))}
 
 
 def recipe(arguments: argparse.Namespace) -> AdaptConfig:
@@ -93,12 +99,12 @@ def recipe(arguments: argparse.Namespace) -> AdaptConfig:
         work=arguments.work,
         limit=arguments.limit,
         start=arguments.start_from,
-        shares={task: number("share", part) for task, part in pairs("share", arguments.share, ":")},
+        shares=arguments.share,
         held_out=24,
         measure_limit=arguments.measure_limit,
         measure={name: Path(file) for name, file in files.items()},
         continuation=ContinuationConfig(
-            temperatures=tuple(number("temperatures", t) for t in arguments.temperatures.split(",")),
+            temperatures=tuple(float(t) for t in arguments.temperatures.split(",")),
             max_prompt_tokens=448,
             lanes=arguments.lanes,
             chunk=arguments.chunk,
@@ -111,12 +117,7 @@ def recipe(arguments: argparse.Namespace) -> AdaptConfig:
             checkpoint_every=1000,
             max_seconds=arguments.max_seconds,
             lora=LoraConfig(rank=96),
-            blocks=BlockConfig(
-                sizes={
-                    whole("blocks", size): number("blocks", part)
-                    for size, part in pairs("blocks", arguments.blocks, ":")
-                }
-            ),
+            blocks=BlockConfig(sizes={int(size): share for size, share in arguments.blocks.items()}),
             loss=LossConfig(reach=arguments.reach),
             optimiser=OptimiserConfig(kind="muon", lr=arguments.lr, warmup=arguments.warmup),
         ),
