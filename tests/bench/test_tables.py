@@ -13,7 +13,7 @@ def test_text_is_aligned_and_numbers_stand_to_the_right():
     assert text_table(ROWS, COLUMNS).splitlines() == [
         "what          ms      N  met",
         "a|b        4.261  1,024  yes",
-        "long name      –      1  no",
+        "long name      -      1  no",
     ]
 
 
@@ -22,5 +22,5 @@ def test_markdown_escapes_bars():
         "| what | ms | N | met |",
         "| --- | ---: | ---: | --- |",
         "| a\\|b | 4.261 | 1,024 | yes |",
-        "| long name | – | 1 | no |",
+        "| long name | - | 1 | no |",
     ]

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks import targets as script
 
+from benchmarks import targets as script
 from recguide.bench.results import Target, write_result
 from recguide.bench.targets import MalformedResult, read_result, read_results, targets_table
 

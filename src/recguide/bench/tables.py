@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 def cell(value: object) -> str:
     """A value as people read it: four significant digits, a dash for nothing, yes and no."""
     if value is None:
-        return "–"
+        return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -107,3 +107,9 @@ def targets_table(results: Sequence[Result]) -> str:
     ]
     met = sum(bool(row["met"]) for row in rows)
     return f"{text_table(rows, COLUMNS)}\n\n{met} of {len(rows)} targets met"
+
+
+def short_table(targets: Sequence[Target]) -> str:
+    """The same of one run, for the end of its output."""
+    columns = {name: COLUMNS[name] for name in ("name", "value", "target", "met")}
+    return text_table([asdict(target) for target in targets], columns)
