@@ -1,0 +1,1 @@
+"""Triton kernels of picks and settle. Importing them needs Triton."""

@@ -1,0 +1,267 @@
+"""What a step's settle reads and what the host gets back, each in one block of int32 words.
+
+The host fills a `SettleTable` in the step's input buffer; `settle_step` writes a `StepOutput` on the device:
+one copy there, one copy back, whatever the step does.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recguide.core import RecGuideError
+from recguide.speculation.picks import Picks
+from recguide.speculation.rows import Branch
+from recguide.speculation.settle import Verdicts, settle
+
+Words = NDArray[np.int32]
+HEADER = 4
+"""Words of a request before its lists: length, cap, trusted, first pick."""
+VERDICT = 5
+"""Words of a verdict before its tokens: acceptance, emitted, stopped, covered, reused."""
+PICKS = 7
+"""Words of a slot: token, candidate, bad, p1, p2, entropy, logprob."""
+
+
+class Judged(NamedTuple):
+    """A request whose block is judged in a step.
+
+    `block` are its tokens, slot 0 the seed, and `pick` is the index of its first pick among the step's W
+    slots. `cap` tokens may still be emitted, at least 1; `stops` end it; a `trusted` block is emitted as
+    drafted. `heads` are, for each branch, the index of the pick that predicts its slot 0, −1 for none: a
+    continuation has one.
+    """
+
+    block: Sequence[int]
+    pick: int
+    cap: int
+    trusted: bool
+    stops: Sequence[int]
+    branches: Sequence[Branch] = ()
+    heads: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SettleShape:
+    """Room of a table: requests, slots of a block, stop tokens and branches of a request, at most."""
+
+    requests: int
+    block: int
+    stops: int
+    branches: int
+
+    @property
+    def stride(self) -> int:
+        """Words of a request."""
+        return HEADER + self.block + self.stops + 3 * self.branches
+
+    @property
+    def words(self) -> int:
+        """Words of a table."""
+        return self.requests * self.stride
+
+    def output_words(self, slots: int) -> int:
+        """Words of the output of a step with that many wanted slots."""
+        return self.requests * (VERDICT + self.block) + PICKS * slots
+
+    def fits(self, judged: Judged) -> bool:
+        """Whether the table has room for such a request."""
+        return (
+            len(judged.block) <= self.block
+            and len(judged.stops) <= self.stops
+            and len(judged.branches) <= self.branches
+        )
+
+    def fill(self, words: Words, judged: Sequence[Judged]) -> None:
+        """Writes a table; requests beyond those of `judged` are inert.
+
+        Raises RecGuideError for what does not fit.
+        """
+        no_branches = _ZEROS[: self.branches] + _NONE[: 2 * self.branches]
+        flat: list[int] = []
+        for block, pick, cap, trusted, stops, branches, heads in judged:
+            flat += (len(block), cap, trusted, pick)
+            flat += block
+            flat += _ZEROS[: self.block - len(block)]
+            flat += stops
+            flat += _NONE[: self.stops - len(stops)]
+            if not branches:
+                flat += no_branches
+                continue
+            spare = self.branches - len(branches)
+            flat += [branch.slot for branch in branches]
+            flat += _ZEROS[:spare]
+            flat += [-1 if branch.head is None else branch.head for branch in branches]
+            flat += _NONE[:spare]
+            flat += heads
+            flat += _NONE[:spare]
+        # Lists that are too long leave a number of words that no number of requests has.
+        if len(judged) > self.requests or len(flat) != len(judged) * self.stride:
+            raise RecGuideError(f"settle: {len(judged)} requests do not fit into {self}")
+        words[: len(flat)] = array("i", flat)
+        words[len(flat) : self.words] = 0
+
+
+_ZEROS, _NONE = (0,) * 1024, (-1,) * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SettleTable:
+    """A filled table on the device: `words` [shape.words] int32.
+
+    A request's words: length of the block (0: inert), cap, trusted, index of its first pick; the block [B];
+    stops [S], −1 for padding; slot of each branch [K], 0 for padding; the token that its slot 0 holds [K], −1
+    where any fits or it was predicted; index of the pick that predicted it [K], −1 for none.
+    """
+
+    shape: SettleShape
+    words: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What a step decided, on the host.
+
+    Attributes:
+        acceptance, emitted, stopped, covered, reused: [R] each, as `settle.Outcome` has them.
+        emitted_tokens: [R, B], of which the first `emitted` count.
+        tokens, candidates, bad, p1, p2, entropy, logprobs: [W] each, as `Picks` has them.
+    """
+
+    acceptance: Words
+    emitted: Words
+    stopped: NDArray[np.bool_]
+    covered: Words
+    reused: Words
+    emitted_tokens: Words
+    tokens: Words
+    candidates: Words
+    bad: NDArray[np.bool_]
+    p1: NDArray[np.float32]
+    p2: NDArray[np.float32]
+    entropy: NDArray[np.float32]
+    logprobs: NDArray[np.float32]
+
+    @staticmethod
+    def read(words: Words, shape: SettleShape, slots: int) -> StepOutput:
+        """Views of the words that `settle_step` wrote; copy what has to outlive the buffer."""
+        end = shape.requests * (VERDICT + shape.block)
+        verdicts = words[:end].reshape(shape.requests, VERDICT + shape.block)
+        picks = words[end : end + PICKS * slots].reshape(PICKS, slots)
+        reals = picks[3:].view(np.float32)
+        return StepOutput(
+            acceptance=verdicts[:, 0],
+            emitted=verdicts[:, 1],
+            stopped=verdicts[:, 2] != 0,
+            covered=verdicts[:, 3],
+            reused=verdicts[:, 4],
+            emitted_tokens=verdicts[:, VERDICT:],
+            tokens=picks[0],
+            candidates=picks[1],
+            bad=picks[2] != 0,
+            p1=reals[0],
+            p2=reals[1],
+            entropy=reals[2],
+            logprobs=reals[3],
+        )
+
+
+def settle_step(picks: Picks, table: SettleTable, out: Tensor) -> None:
+    """Settles every block of the table by the step's picks and writes both to `out` for `StepOutput.read`.
+
+    `out` is int32 with `shape.output_words(W)` words. On a CUDA device it is one launch that can be captured.
+    """
+    if out.is_cuda:
+        settle_on_device(picks, table, out)
+    else:
+        _settle_by_torch(picks, table, out)
+
+
+def settle_on_device(picks: Picks, table: SettleTable, out: Tensor) -> None:
+    """`settle_step` in Triton."""
+    from recguide.speculation.kernels.settle import COPIED, settle_kernel
+
+    shape, slots = table.shape, len(picks.tokens)
+    programs = shape.requests + -(-slots // COPIED)
+    # Triton's stubs, where it is installed, know neither launches nor plain integers as constants.
+    cast("Any", settle_kernel)[(programs,)](
+        table.words,
+        *_columns(picks),
+        out,
+        slots,
+        shape.requests,
+        BLOCK=shape.block,
+        STOPS=shape.stops,
+        BRANCHES=shape.branches,
+        SLOTS_ROOM=_room(shape.block),
+        STOPS_ROOM=_room(shape.stops),
+        BRANCHES_ROOM=_room(shape.branches),
+        num_warps=1,
+    )
+
+
+def _columns(picks: Picks) -> tuple[Tensor, ...]:
+    """In the order of the output."""
+    return (
+        picks.tokens,
+        picks.candidates,
+        picks.bad,
+        picks.p1,
+        picks.p2,
+        picks.entropy,
+        picks.logprobs,
+    )
+
+
+def _room(size: int) -> int:
+    """The next power of two, 1 at least."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def _settle_by_torch(picks: Picks, table: SettleTable, out: Tensor) -> None:
+    """`settle_step` through the plain rules."""
+    shape = table.shape
+    rows = table.words.view(shape.requests, shape.stride).long()
+    sizes = (HEADER, shape.block, shape.stops, *((shape.branches,) * 3))
+    header, blocks, stops, slots, heads, predicted = rows.split(sizes, dim=1)
+    length, cap, trusted, pick = header.unbind(1)
+    tokens = torch.cat([picks.tokens, picks.tokens.new_zeros(1)])
+    slot = torch.arange(shape.block, device=rows.device)
+    inside = slot < length[:, None]
+    own = torch.where(inside, pick[:, None] + slot, len(picks.tokens))
+    alive = length > 0
+    outcome = settle(
+        Verdicts(
+            blocks=blocks,
+            lengths=length,
+            picks=tokens[own],
+            trusted=trusted.bool(),
+            stops=stops,
+            caps=cap,
+            branch_slots=slots,
+            branch_heads=torch.where(predicted >= 0, tokens[predicted], heads),
+        )
+    )
+    counts = torch.stack([outcome.acceptance, outcome.emitted, outcome.stopped.long()], dim=1)
+    found = torch.stack([outcome.covered, outcome.reused], dim=1)
+    verdicts = torch.cat(
+        [
+            counts.masked_fill(~alive[:, None], 0),
+            found.masked_fill(~alive[:, None], -1),
+            outcome.tokens.masked_fill(~inside, 0),
+        ],
+        dim=1,
+    )
+    reals = [column.float().view(torch.int32) for column in _columns(picks)[3:]]
+    out.copy_(
+        torch.cat(
+            [verdicts.flatten().int(), *(column.int() for column in _columns(picks)[:3]), *reals],
+        )
+    )

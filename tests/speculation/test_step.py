@@ -1,0 +1,156 @@
+"""Settling from one block of words into another: by torch and by the kernel, against the plain rules."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.speculation.test_settle import TOKENS, expected, one_request
+
+from recguide.core import RecGuideError
+from recguide.speculation.picks import Picks
+from recguide.speculation.rows import Branch, BranchKind
+from recguide.speculation.step import (
+    Judged,
+    SettleShape,
+    SettleTable,
+    StepOutput,
+    settle_on_device,
+    settle_step,
+)
+
+SHAPE = SettleShape(requests=6, block=6, stops=3, branches=4)
+REALS = ("p1", "p2", "entropy", "logprobs")
+on_device = pytest.param(settle_on_device, id="kernel")
+SETTLERS = pytest.mark.parametrize("settler", [pytest.param(settle_step, id="torch"), on_device])
+
+
+def picks_of(tokens, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return Picks(
+        tokens=torch.tensor(tokens, dtype=torch.int64),
+        candidates=torch.randint(0, 9, (len(tokens),), generator=g),
+        bad=torch.rand(len(tokens), generator=g) < 0.3,
+        **{name: torch.randn(len(tokens), generator=g) for name in REALS},
+    )
+
+
+def run(settler, judged, tokens, shape=SHAPE, device="cpu"):
+    """The output of a step, both buffers dirty beforehand."""
+    words = np.full(shape.words, 77, dtype=np.int32)
+    shape.fill(words, judged)
+    picks = picks_of(tokens)
+    picks = Picks(**{name: getattr(picks, name).to(device) for name in Picks.__slots__})
+    out = torch.full((shape.output_words(len(tokens)),), 55, dtype=torch.int32, device=device)
+    settler(picks, SettleTable(shape, torch.from_numpy(words).to(device)), out)
+    return picks, StepOutput.read(out.cpu().numpy(), shape, len(tokens))
+
+
+@st.composite
+def one_case(draw):
+    """A case of test_settle, and which of its branches' heads were predicted rather than tried."""
+    case = draw(one_request())
+    width = len(case["branches"])
+    case["predicted"] = draw(st.lists(st.booleans(), min_size=width, max_size=width))
+    return case
+
+
+def laid_out(cases, before):
+    """Judged requests and the picks of all slots; predicted heads lie among the picks."""
+    judged, tokens = [], list(before)
+    for case in cases:
+        branches, heads = [], []
+        pick = len(tokens)
+        tokens += case["picks"]
+        for (slot, head), predicted in zip(case["branches"], case["predicted"], strict=True):
+            if head == -1:
+                branches.append(Branch(BranchKind.ANY, slot))
+            elif predicted:
+                branches.append(Branch(BranchKind.CONTINUATION, slot))
+            else:
+                branches.append(Branch(BranchKind.CORRECTION, slot, head=head))
+            heads.append(len(tokens) if predicted and head >= 0 else -1)
+            tokens.append(head if head >= 0 else 3)
+        judged.append(
+            Judged(case["block"], pick, case["cap"], case["trusted"], sorted(case["stops"]), branches, heads)
+        )
+    return judged, tokens
+
+
+def check(cases, output):
+    for at, case in enumerate(cases):
+        emitted = int(output.emitted[at])
+        tokens, accepted, stopped, capped, covered, reused = expected(case)
+        assert output.emitted_tokens[at, :emitted].tolist() == tokens
+        assert output.acceptance[at] == accepted
+        assert output.stopped[at] == stopped
+        assert (emitted == case["cap"]) == capped
+        assert (output.covered[at], output.reused[at]) == (covered, reused)
+    rest = slice(len(cases), None)
+    assert not output.acceptance[rest].any()
+    assert not output.emitted[rest].any()
+    assert not output.stopped[rest].any()
+    assert (output.covered[rest] == -1).all()
+    assert (output.reused[rest] == -1).all()
+
+
+@SETTLERS
+def test_a_step_is_settled_by_the_rules(settler):
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(one_case(), max_size=6), st.lists(TOKENS, min_size=1, max_size=5))
+    def follows(cases, before):
+        judged, tokens = laid_out(cases, before)
+        picks, output = run(settler, judged, tokens)
+        check(cases, output)
+        for name in ("tokens", "candidates", "bad"):
+            assert getattr(output, name).tolist() == getattr(picks, name).tolist()
+        for name in REALS:
+            assert np.array_equal(getattr(output, name), getattr(picks, name).numpy())
+
+    follows()
+
+
+@SETTLERS
+def test_every_place_of_a_stop_and_the_cap_in_a_full_block(settler):
+    shape = SettleShape(requests=32, block=8, stops=2, branches=2)
+    cases = [(stop, cap) for stop in range(11, 20) for cap in range(1, 10)]
+    for start in range(0, len(cases), 32):
+        some = cases[start : start + 32]
+        branches = (Branch(BranchKind.CORRECTION, 3, head=13), Branch(BranchKind.CONTINUATION, 8))
+        judged = [Judged(range(10, 18), 0, cap, False, (stop,), branches, (-1, 7)) for stop, cap in some]
+        _, output = run(settler, judged, range(11, 19), shape)
+        for at, (stop, cap) in enumerate(some):
+            first = stop - 10
+            assert output.acceptance[at] == 8
+            assert output.emitted[at] == min(first, cap, 8)
+            assert output.stopped[at] == (first <= min(cap, 8))
+            assert output.covered[at] == 1
+            assert output.reused[at] == (1 if first > 8 and cap > 8 else -1)
+
+
+@SETTLERS
+def test_a_step_without_branches_and_more_slots_than_one_program_packs(settler):
+    shape = SettleShape(requests=2, block=1, stops=1, branches=0)
+    picks, output = run(settler, [Judged((4,), 511, 9, False, ())], [*range(511), 77], shape)
+    assert (output.acceptance[0], output.emitted[0], output.emitted_tokens[0, 0]) == (1, 1, 77)
+    assert np.array_equal(output.logprobs, picks.logprobs.numpy())
+    assert output.tokens.tolist() == picks.tokens.tolist()
+
+
+def test_what_does_not_fit_is_refused():
+    small = SettleShape(requests=1, block=2, stops=1, branches=0)
+    words = np.zeros(small.words, dtype=np.int32)
+    fitting = Judged((1, 2), 0, 5, False, (3,))
+    small.fill(words, [fitting])
+    assert small.fits(fitting)
+    branch = Branch(BranchKind.ANY, 1)
+    for wrong in (
+        fitting._replace(block=(1, 2, 3)),
+        fitting._replace(stops=(1, 2)),
+        fitting._replace(branches=(branch,), heads=(-1,)),
+    ):
+        assert not small.fits(wrong)
+        with pytest.raises(RecGuideError, match="do not fit"):
+            small.fill(words, [wrong])
+    with pytest.raises(RecGuideError, match="2 requests"):
+        small.fill(words, [fitting, fitting])
