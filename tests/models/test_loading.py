@@ -100,7 +100,7 @@ def test_wanted_slots_alone_reach_the_head():
     class Counting(torch.nn.Module):
         def __init__(self, decoder):
             super().__init__()
-            self.hidden = decoder.hidden
+            self.hidden, self.ops = decoder.hidden, decoder.ops
             self.logits = lambda hidden: seen.append(len(hidden)) or decoder.logits(hidden)
 
     fields = {

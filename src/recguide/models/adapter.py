@@ -39,10 +39,26 @@ class Piece:
     outputs: slice
 
 
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A fused delta as kernels want it, stored by columns in the model's precision, scales included.
+
+    Attributes:
+        merged: [in, out], the model's matrix plus the delta.
+        inner: [in, Σ rank].
+        outer: [Σ rank, out], zero where a module's ranks do not reach.
+    """
+
+    merged: Tensor
+    inner: Tensor
+    outer: Tensor
+
+
 class Delta(nn.Module):
     """Low-rank deltas of the modules of one fused product: Σ scale · (x Aᵀ) Bᵀ, each on its own outputs.
 
-    `inner` holds the Aᵀ side by side [in, Σ rank]; `outer` one Bᵀ [rank, out] for each piece.
+    `inner` holds the Aᵀ side by side [in, Σ rank]; `outer` one Bᵀ [rank, out] for each piece. `folded` is
+    None until `recguide.models.folding` makes it.
     """
 
     def __init__(
@@ -52,6 +68,7 @@ class Delta(nn.Module):
         self.pieces = tuple(_lay_out(pieces))
         inputs = pieces[0][0].inputs
         self.inner = matrix(inputs, sum(lora.rank for _, lora in pieces), dtype, device)
+        self.folded: Folded | None = None
         self.outer = nn.ParameterList(matrix(lora.rank, part.outputs, dtype, device) for part, lora in pieces)
 
     def add(self, x: Tensor, y: Tensor) -> None:

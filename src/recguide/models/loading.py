@@ -8,7 +8,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from recguide.core import Attend, CheckpointError, KVShape, PackedBatch, ParameterError, Vocabulary
+from recguide.core import (
+    AdapterUse,
+    Attend,
+    CheckpointError,
+    KVShape,
+    PackedBatch,
+    ParameterError,
+    Vocabulary,
+)
 from recguide.models import adapter_files, demo, dummy, sources
 from recguide.models.adapter import Adapter
 from recguide.models.checkpoint import load_weights, weight_files
@@ -16,6 +24,9 @@ from recguide.models.config import ModelConfig
 from recguide.models.decoder import Decoder
 from recguide.models.families import read_config
 from recguide.models.fingerprint import file_fingerprint, text_fingerprint
+from recguide.models.folding import fold
+from recguide.models.ops import Touched
+from recguide.models.ops.choice import ops_for
 from recguide.models.progress import Progress, ignore_progress
 from recguide.models.published import SHAPES, shape_of
 from recguide.models.tokenizer import Tokenizer
@@ -48,6 +59,10 @@ class Model:
     tokenizer: Tokenizer | None
     fingerprint: str
 
+    def __post_init__(self) -> None:
+        if self.adapter is not None and self.decoder.ops.folds:
+            fold(self.adapter, self.decoder)
+
     @classmethod
     def random(
         cls,
@@ -58,9 +73,11 @@ class Model:
         device: torch.device | str = "cpu",
         adapter: Adapter | None = None,
         tokenizer: Tokenizer | None = None,
+        exact: bool = False,
     ) -> Model:
         """A model with random weights, the same for the same seed and dtype."""
-        decoder = Decoder(config, dtype, torch.device(device))
+        where = torch.device(device)
+        decoder = Decoder(config, dtype, where, ops_for(config, dtype, where, exact=exact))
         decoder.randomise(seed)
         return cls(
             name=f"random-{config.family}",
@@ -107,16 +124,22 @@ class Model:
 
     def forward(self, batch: PackedBatch, attend: Attend) -> Tensor:
         """Logits of the wanted tokens, [W, vocab] float32 (float64 for a float64 model)."""
-        touched = batch.adapter_start < batch.tokens.shape[0]
         hidden = self.decoder.hidden(
             batch.tokens,
             batch.positions,
             attend,
-            adapter=self.adapter if touched else None,
-            on=slice(batch.adapter_start, None),
+            adapter=None if batch.use is AdapterUse.NONE else self.adapter,
+            on=_touched(batch),
             masked=batch.masked,
         )
         return self.decoder.logits(hidden[batch.wanted])
+
+
+def _touched(batch: PackedBatch) -> Touched:
+    """A GPU gets a mask, which a CUDA graph reads anew each time, a CPU a slice, which costs nothing."""
+    if batch.use is AdapterUse.ALL:
+        return None
+    return batch.adapter_on if batch.tokens.is_cuda else slice(batch.adapter_start, None)
 
 
 def load(
@@ -127,6 +150,7 @@ def load(
     device: str | torch.device = "auto",
     revision: str | None = None,
     load_format: str = "auto",
+    exact: bool = False,
     progress: Progress = ignore_progress,
 ) -> Model:
     """Loads a model, fetching it first if need be.
@@ -140,6 +164,7 @@ def load(
         revision: branch, tag or commit of a Hugging Face id.
         load_format: "auto" reads the weights; "dummy" makes random ones for the name of a published shape
             (nld-3b, nld-8b, nld-14b), with a random draft adapter and no tokenizer.
+        exact: batch-invariant products and norms: a token's bits depend on its own numbers alone.
 
     Raises ParameterError for an unknown source or setting, CheckpointError naming file and tensor (or field)
     for a checkpoint, adapter or tokenizer that does not hold what it promises.
@@ -149,7 +174,7 @@ def load(
     if load_format not in LOAD_FORMATS:
         raise ParameterError("load_format", f"{load_format!r} is not one of {', '.join(LOAD_FORMATS)}")
     if load_format == "dummy":
-        return _dummy(source, adapter, precision, where)
+        return _dummy(source, adapter, precision, where, exact)
     if source in SHAPES and not Path(source).is_dir():
         raise ParameterError(
             "model", f"{source!r} is a published shape without weights; add load_format dummy for random ones"
@@ -157,7 +182,7 @@ def load(
     folder = sources.resolve(source, revision, progress)
     config = read_config(folder)
     with allocating(folder / "config.json", where):
-        decoder = Decoder(config, precision, where)
+        decoder = Decoder(config, precision, where, ops_for(config, precision, where, exact=exact))
     load_weights(decoder, folder, progress)
     local = Path(source).expanduser().is_dir()
     own_adapter = SHIPPED_ADAPTERS / source if source == demo.NAME and not local else folder / NATIVE_ADAPTER
@@ -179,12 +204,12 @@ def load(
     return model
 
 
-def _dummy(name: str, adapter: str | None, dtype: torch.dtype, device: torch.device) -> Model:
+def _dummy(name: str, adapter: str | None, dtype: torch.dtype, device: torch.device, exact: bool) -> Model:
     """A published shape with random weights."""
     config = shape_of(name)
     folder = None if adapter == "auto" else _adapter_folder(adapter, Path(NATIVE_ADAPTER))
     with allocating(Path(name), device):
-        decoder = Decoder(config, dtype, device)
+        decoder = Decoder(config, dtype, device, ops_for(config, dtype, device, exact=exact))
         loaded = dummy.draft_adapter(config, dtype, device) if adapter == "auto" else None
     dummy.fill_decoder(decoder)
     if folder is not None:

@@ -1,0 +1,1 @@
+"""Triton kernels of the decoder's linear algebra. Importing a file here needs Triton."""

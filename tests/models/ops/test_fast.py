@@ -1,0 +1,155 @@
+"""The kernels' operations against PyTorch's in double precision, in the interpreter and on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.models.ops.tensors import Maker
+
+pytest.importorskip("triton")
+
+from recguide.models.kernels import launch
+from recguide.models.kernels.launch import Detour, Tile, multiply
+from recguide.models.ops import fast
+from recguide.models.ops.exact import ExactOps
+from recguide.models.ops.fast import FastOps
+from recguide.models.ops.torch_ops import TorchOps
+
+EPS = 1e-5
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+DTYPES = [torch.bfloat16, torch.float16] if GPU else [torch.float32, torch.float16]
+"""The interpreter's products of bfloat16 are garbage; a GPU's of float32 are nobody's."""
+SMALL_TILE = Tile(outputs=16, tokens=16, depth=16)
+
+
+def close(found, exact, dtype):
+    """Within a few roundings of numbers near 1."""
+    assert (found.double() - exact).abs().max() < 4 * torch.finfo(dtype).eps * (1 + exact.abs().max())
+
+
+def gated(product):
+    gates, ups = product.chunk(2, -1)
+    return torch.nn.functional.silu(gates) * ups
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    tokens=st.integers(1, 40),
+    inputs=st.integers(1, 6).map(lambda n: 16 * n),
+    outputs=st.integers(1, 5).map(lambda n: 16 * n),
+    split=st.integers(1, 3),
+    depth=st.sampled_from([16, 32, 64]),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 100),
+)
+def test_products_of_any_size(tokens, inputs, outputs, split, depth, dtype, seed):
+    make = Maker(dtype, DEVICE, seed)
+    x, matrix = make.tensor(tokens, inputs), make.matrix(inputs, outputs)
+    tile = Tile(outputs=32, tokens=16, depth=depth, split=split)
+    y = multiply(x, matrix, tile)
+    assert y.dtype == (torch.float32 if split > 1 else dtype)
+    close(y.sum(0) if split > 1 else y, x.double() @ matrix.double(), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tokens", [1, 5, 33])
+def test_gates_and_logits(tokens, dtype):
+    make = Maker(dtype, DEVICE)
+    x, matrix = make.tensor(tokens, 48), make.matrix(48, 2 * 80)
+    exact = x.double() @ matrix.double()
+    close(multiply(x, matrix, SMALL_TILE, gated=True), gated(exact), dtype)
+    logits = multiply(x, matrix, SMALL_TILE, out_dtype=torch.float32)
+    assert logits.dtype == torch.float32
+    close(logits, exact, torch.float32 if dtype == torch.float32 else torch.float16)
+    assert multiply(x[:0], matrix, SMALL_TILE).shape == (0, 160)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("split", [1, 3])
+def test_touched_tokens_take_other_weights_or_more_and_the_rest_nothing(split, is_gated, dtype):
+    if is_gated and split > 1:
+        pytest.skip("gates are not split")
+    make = Maker(dtype, DEVICE)
+    x, matrix, on = make.tensor(21, 96), make.matrix(96, 64), make.tensor(21) > 0
+    delta = make.delta(matrix, (16, 48))
+    tile = replace(SMALL_TILE, split=split)
+    low = multiply(x, delta.folded.inner, SMALL_TILE, detour=Detour(on=on))
+    assert not low[~on].any()
+    plain = multiply(x, matrix, tile, gated=is_gated)
+    merged = multiply(x, delta.folded.merged, tile, gated=is_gated)
+    dual = multiply(x, matrix, tile, gated=is_gated, detour=Detour(on=on, merged=delta.folded.merged))
+    extra = multiply(x, matrix, tile, gated=is_gated, detour=Detour(low=low, outer=delta.folded.outer))
+    assert torch.equal(dual, torch.where(on[:, None], merged, plain))
+    off = (slice(None),) * (split > 1) + (~on,)
+    assert torch.equal(extra[off], plain[off])
+    sums = [y.sum(0) if split > 1 else y for y in (extra, dual)]
+    close(sums[0], sums[1].double(), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [24, 64, 1000])
+def test_rows(size, dtype):
+    make = Maker(dtype, DEVICE)
+    x, weight = make.tensor(7, size), make.tensor(size)
+    partials = torch.stack([Maker(torch.float32, DEVICE, i).tensor(7, size) for i in range(3)])
+    torch_ops = TorchOps(size, EPS, torch.float64, torch.device(DEVICE))
+    close(launch.norm(x, weight, EPS), torch_ops.norm(x.double(), weight.double()), dtype)
+    total, normed = launch.summed_norm(x, partials, weight, EPS)
+    close(total, x.double() + partials.double().sum(0), dtype)
+    close(normed, torch_ops.norm(total.double(), weight.double()), dtype)
+    pairs = make.tensor(7, 2 * size)
+    close(launch.silu_gate(pairs), gated(pairs.double()), dtype)
+
+
+def _layer(ops, make, tokens, on, hidden, inner):
+    """What a layer asks of its operations, adapter included, on the widths of a small model."""
+    adapted = on is not False
+    touched = on if adapted else None
+    qkv, output = make.matrix(hidden, hidden + 64), make.matrix(hidden, hidden)
+    gate_up, down = make.matrix(hidden, 2 * inner), make.matrix(inner, hidden)
+    x, norm = make.tensor(tokens, hidden), make.tensor(hidden)
+    splits = {
+        "qkv": (hidden, 32, 32),
+        "output": (hidden,),
+        "gate_up": (inner, inner),
+        "down": (hidden,),
+    }
+    matrices = {"qkv": qkv, "output": output, "gate_up": gate_up, "down": down}
+    deltas = {name: make.delta(matrices[name], splits[name]) if adapted else None for name in splits}
+    normed = ops.norm(x, norm)
+    y = ops.project(normed, qkv, deltas["qkv"], touched)[:, :hidden].contiguous()
+    x, normed = ops.residual(x, y, output, norm, deltas["output"], touched)
+    gates = ops.gated(normed, gate_up, deltas["gate_up"], touched)
+    x, normed = ops.residual(x, gates, down, norm, deltas["down"], touched)
+    return x, normed, ops.logits(normed, make.matrix(hidden, 160).t())
+
+
+@pytest.mark.parametrize(
+    ("ops", "tokens", "use", "small_bytes"),
+    [
+        (FastOps(EPS), 1, "none", 0),
+        (FastOps(EPS), 17, "all", 0),
+        (FastOps(EPS), 17, "mixed", 0),
+        (FastOps(EPS), 17, "mixed", 2**30),
+        *((FastOps(EPS), 200, use, 0) for use in ("none", "mixed", "all")),
+        *((ExactOps(EPS), 17, use, 0) for use in ("none", "mixed", "all")),
+    ],
+)
+def test_a_layer_is_pytorchs(ops, tokens, use, small_bytes, monkeypatch):
+    """Below and above the tokens that take our own products, whichever way deltas are added."""
+    monkeypatch.setattr(fast, "SMALL_BYTES", small_bytes)
+    dtype, hidden = DTYPES[0], 96
+    make = Maker(dtype, DEVICE)
+    on = {"none": False, "mixed": torch.arange(tokens, device=DEVICE) % 3 == 1, "all": None}[use]
+    found = _layer(ops, make, tokens, on, hidden, 128)
+    reference = TorchOps(hidden, EPS, dtype, torch.device(DEVICE))
+    expected = _layer(reference, make, tokens, on, hidden, 128)
+    for y, wanted in zip(found, expected, strict=True):
+        assert y.dtype == wanted.dtype
+        assert (y.float() - wanted.float()).abs().max() < 40 * torch.finfo(dtype).eps * wanted.abs().max()

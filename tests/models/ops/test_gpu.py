@@ -1,0 +1,117 @@
+"""Operations at the sizes of NLD-8B on a GPU: against float32, bit for bit where promised, and in a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from tests.models.ops.tensors import Maker
+from torch import Tensor
+
+from recguide.models.adapter import Delta
+from recguide.models.ops.torch_ops import TorchOps
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+HIDDEN, INNER, QKV, VOCABULARY, EPS = 4096, 14336, 6144, 131072, 1e-5
+
+
+@dataclass(frozen=True)
+class Layer:
+    qkv: Tensor
+    output: Tensor
+    gate_up: Tensor
+    down: Tensor
+    norm: Tensor
+    head: Tensor
+    delta: Delta
+
+
+@pytest.fixture(scope="module")
+def layer() -> Layer:
+    make = Maker(torch.bfloat16, "cuda")
+    output = make.matrix(HIDDEN, HIDDEN)
+    return Layer(
+        qkv=make.matrix(HIDDEN, QKV),
+        output=output,
+        gate_up=make.matrix(HIDDEN, 2 * INNER),
+        down=make.matrix(INNER, HIDDEN),
+        norm=make.tensor(HIDDEN).abs() + 0.5,
+        head=make.matrix(HIDDEN, VOCABULARY).t(),
+        delta=make.delta(output, (HIDDEN,), rank=128),
+    )
+
+
+def run(ops, layer: Layer, x: Tensor, delta: Delta | None = None, on: Tensor | None = None):
+    normed = ops.norm(x, layer.norm)
+    attended = ops.project(normed, layer.qkv, None, None)[:, :HIDDEN].contiguous()
+    x, normed = ops.residual(x, attended, layer.output, layer.norm, delta, on)
+    inner = ops.gated(normed, layer.gate_up, None, None)
+    x, normed = ops.residual(x, inner, layer.down, layer.norm, None, None)
+    return x, normed, ops.logits(normed, layer.head)
+
+
+def fast_and_exact():
+    from recguide.models.ops.exact import ExactOps
+    from recguide.models.ops.fast import FastOps
+
+    return {"fast": FastOps(EPS), "exact": ExactOps(EPS)}
+
+
+@pytest.mark.parametrize("name", ["fast", "exact"])
+@pytest.mark.parametrize("use", ["none", "mixed", "all"])
+@pytest.mark.parametrize("tokens", [1, 7, 16, 33, 64, 96, 128, 300])
+@torch.inference_mode()
+def test_a_layer_of_nld_8b(layer: Layer, tokens: int, use: str, name: str):
+    x = Maker(torch.bfloat16, "cuda").tensor(tokens, HIDDEN)
+    on = torch.arange(tokens, device="cuda") % 3 == 1 if use == "mixed" else None
+    delta = None if use == "none" else layer.delta
+    reference = TorchOps(HIDDEN, EPS, torch.bfloat16, x.device)
+    found = run(fast_and_exact()[name], layer, x, delta, on)
+    expected = run(reference, layer, x, delta, on)
+    for y, wanted in zip(found, expected, strict=True):
+        assert y.dtype == wanted.dtype
+        assert (y.float() - wanted.float()).norm() < 0.02 * wanted.float().norm()
+
+
+@torch.inference_mode()
+def test_exact_bits_in_any_company(layer: Layer):
+    exact = fast_and_exact()["exact"]
+    x = Maker(torch.bfloat16, "cuda").tensor(700, HIDDEN)
+    whole = run(exact, layer, x)
+    for first, last in ((0, 1), (5, 6), (3, 19), (100, 164), (650, 700), (0, 513)):
+        part = run(exact, layer, x[first:last])
+        for some, all_of_them in zip(part, whole, strict=True):
+            assert torch.equal(some, all_of_them[first:last])
+    on = torch.arange(700, device="cuda") % 2 == 0
+    merged, mixed = run(exact, layer, x, layer.delta), run(exact, layer, x, layer.delta, on)
+    for plain, with_delta, both in zip(whole, merged, mixed, strict=True):
+        assert torch.equal(both, torch.where(on[:, None], with_delta, plain))
+
+
+@pytest.mark.parametrize("tokens", [1, 64, 128])
+@torch.inference_mode()
+def test_a_graph_of_kernels_that_overlap_waits_for_its_inputs(layer: Layer, tokens: int):
+    """Eight layers in a row, replayed on new inputs: a kernel that began too early would read old ones."""
+    fast = fast_and_exact()["fast"]
+    x = Maker(torch.bfloat16, "cuda").tensor(tokens, HIDDEN)
+
+    def chain():
+        y = x
+        for _ in range(8):
+            y = run(fast, layer, y)[1]
+        return y
+
+    chain()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = chain()
+    for seed in (1, 2, 3):
+        x.copy_(Maker(torch.bfloat16, "cuda", seed).tensor(tokens, HIDDEN))
+        graph.replay()
+        replayed = out.clone()
+        assert torch.equal(replayed, chain())
