@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from recguide.models.devices import device_name
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -67,13 +69,6 @@ def provenance(device: torch.device) -> dict[str, str]:
         "commit": _commit(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def device_name(device: torch.device) -> str:
-    """What the device calls itself."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU {platform.machine()}"
 
 
 def _commit() -> str:
