@@ -4,11 +4,13 @@ from hypothesis import strategies as st
 
 from recguide.core import Row
 
+PAGE_SIZES = st.integers(1, 5)
+
 
 @st.composite
-def batches(draw, requests=3, prefix=9, length=5):
+def batches(draw, requests=3, prefix=9, length=5, page_sizes=PAGE_SIZES):
     """(rows in any order, tables, page size)."""
-    page_size = draw(st.integers(1, 5))
+    page_size = draw(page_sizes)
     count = draw(st.integers(1, requests))
     rows = []
     needed = []

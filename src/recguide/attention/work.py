@@ -3,9 +3,9 @@
 A *tile* is a few tokens of one request, of whatever rows, with the query heads that share a key/value head; a
 *block* is a few of its keys. A tile meets the keys that some token of it sees: cached ones, from position 0
 up to the furthest seen (the causal row's own keys are in the cache by then), then those of draft rows in
-flight. A work item is a tile with some of its blocks, in order. Tiles are split over items where there are too
-few of them to occupy the device, and where that evens out the load of its programs; the results of a split
-tile are merged.
+flight. A work item is a tile with some of its blocks, in order. Tiles are split over items where there are
+too few of them to occupy the device, and where that evens out the load of its programs; the results of a
+split tile are merged.
 
 Everything is plain NumPy on the host: no more is known than lengths.
 """
@@ -40,10 +40,10 @@ BEGIN, END = 7, 8
 """Item: its blocks among those of the tile, cached ones first; a block holds keys of one kind."""
 PARTIAL = 9
 """Item: row of the workspace where its results go (exact mode: a block's after another's, unless the item
-begins with block 0); −1 if it is a whole tile."""
+begins with block 0); -1 if it is a whole tile."""
 
 STREAM_MARGIN = 1.15
-"""Items of unlike length, but no program with parts of two tiles, are taken up to this much above the mean."""
+"""Each tile in equal pieces and a program for each is preferred if that costs up to this much in balance."""
 SNAP = 16
 """A tile is not split to even out less than 1 / SNAP of a program's load."""
 START = 2

@@ -1,0 +1,1 @@
+"""Triton kernels of the attention backend. Importing them needs Triton."""

@@ -1,0 +1,207 @@
+"""The GPU backend: packed rows over paged keys and values in three Triton kernels a layer.
+
+    rotate   queries and keys turned in place, the causal rows' keys and values written to the cache
+    attend   work items, spread over a fixed number of programs (`attention.work`)
+    merge    the results of split tiles
+
+A request's cached keys are read once for a tile of its tokens, whatever rows they are of, and the causal
+row's own keys come out of the cache like the prefix. Grids and shapes depend on the size of the batch alone
+and all else is read from device memory, so a CUDA graph of one forward serves every batch of its size.
+
+Importing this file needs Triton.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from recguide.attention.kernels.attend import attend as attend_kernel
+from recguide.attention.kernels.merge import merge as merge_kernel
+from recguide.attention.kernels.rotate import rotate_and_write as rotate_kernel
+from recguide.attention.work import Tiling
+from recguide.core import Attend, PackedBatch, RecGuideError, Turn
+from recguide.kv.cache import KVCache
+
+# Triton's stubs know neither launches nor plain integers as constants.
+_rotate, _attend, _merge = (cast("Any", kernel) for kernel in (rotate_kernel, attend_kernel, merge_kernel))
+
+FEW_ROWS = 16
+"""Fewest rows that a matrix product takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What decides speed and nothing else. The defaults are for 16-bit elements on an H200.
+
+    Attributes:
+        rows: query rows of a tile.
+        few: whether items of 16 rows or less take a product of their own size (never in exact mode).
+        keys: keys of a block; a page size that it divides makes addresses cheaper.
+        warps, stages: of the attention kernel.
+        resident: programs of the attention kernel for each multiprocessor.
+        grain, few_grain: blocks of an item at least where a tile is split; `few_grain` if all rows of the
+            batch fit into 16.
+        heads_at_once: heads that one program of the first kernel rotates.
+        merge_rows: query rows that one program merges at a time.
+        pdl: launch a kernel while the one before it ends (programmatic dependent launch).
+    """
+
+    rows: int = 64
+    few: bool = True
+    keys: int = 64
+    warps: int = 4
+    stages: int = 3
+    resident: int = 2
+    grain: int = 2
+    few_grain: int = 1
+    heads_at_once: int = 8
+    merge_rows: int = 4
+    pdl: bool = False
+
+
+FLOAT32 = Tuning(rows=16, few=False, keys=32, stages=2)
+"""Float32 products go without tensor cores, in registers."""
+EXACT = Tuning(stages=2)
+
+
+class TritonAttention:
+    """Attention over the KV cache for every kind of batch.
+
+    Args:
+        cache: in float32, float16 or bfloat16, with a head_dim of 16, 32, 64 or 128.
+        heads: query heads, a multiple of the cache's.
+        exact: whether a causal token's result is the same to the last bit whatever else runs beside it,
+            wherever its row begins and however the work is split.
+        tuning: see there.
+        programs: programs side by side; None for the tuning's number on each multiprocessor.
+
+    Raises RecGuideError for a cache that the kernels do not cover.
+    """
+
+    def __init__(
+        self,
+        cache: KVCache,
+        heads: int,
+        *,
+        exact: bool = False,
+        tuning: Tuning | None = None,
+        programs: int | None = None,
+    ) -> None:
+        shape = cache.shape
+        _check(cache, heads)
+        self._tuning = tuning or _tuning(shape.dtype, exact)
+        self._cache = cache
+        self._heads = heads
+        self._exact = exact
+        self._layers = [(cache.keys[i], cache.values[i]) for i in range(shape.layers)]
+        share = heads // shape.kv_heads
+        self._share = share
+        self._rows = max(self._tuning.rows, 1 << (share - 1).bit_length())
+        self._processors = _processors(shape.device)
+        self._programs = programs or self._tuning.resident * self._processors
+        # A program leaves at most two parts of tiles, but exact mode keeps the blocks of a part.
+        self._partial_rows = 2 * self._programs * self._rows * (8 if exact else 1)
+        device = shape.device
+        self._mix = torch.empty(self._partial_rows, shape.head_dim, dtype=torch.float32, device=device)
+        self._peak = torch.empty(self._partial_rows, dtype=torch.float32, device=device)
+        self._total = torch.empty(self._partial_rows, dtype=torch.float32, device=device)
+
+    def tiling(self, tokens: int) -> Tiling:
+        """How the work of a forward of so many tokens, padding included, has to be cut."""
+        few = tokens * self._share <= FEW_ROWS
+        return Tiling(
+            share=self._share,
+            kv_heads=self._cache.shape.kv_heads,
+            rows=self._rows,
+            keys=self._tuning.keys,
+            programs=self._programs,
+            grain=self._tuning.few_grain if few else self._tuning.grain,
+            exact=self._exact,
+            partial_rows=self._partial_rows,
+        )
+
+    def plan(self, batch: PackedBatch) -> Attend:
+        """The attention of one forward, for a batch packed with `tiling` of its size.
+
+        It rotates queries and keys in place and writes the causal rows' KV, layer by layer, as it is called.
+        """
+        shape, tuning = self._cache.shape, self._tuning
+        tokens = batch.tokens.shape[0]
+        constants = {"KV_HEADS": shape.kv_heads, "SHARE": self._share, "DIM": shape.head_dim}
+        constants |= _launched(tuning)
+        rows, few_rows = self._products(tokens)
+        groups = -(-min(rows, tokens * self._share) // tuning.merge_rows)
+        merge_units = min(self._programs, tokens * shape.kv_heads) * groups
+
+        def attend(layer: int, qkv: Tensor, rotation: Turn) -> Tensor:
+            keys, values = self._layers[layer]
+            self._turn(batch, qkv, rotation, keys, values)
+            out = qkv.new_empty(tokens, self._heads * shape.head_dim)
+            _attend[(self._programs,)](
+                qkv, keys, values, out, self._mix, self._peak, self._total,
+                batch.work, batch.order, batch.row, batch.slot, batch.causal, batch.positions,
+                batch.block_tables, batch.block_tables.stride(0),
+                SCALE=shape.head_dim**-0.5, PAGE=self._cache.page_size, ROWS=rows, FEW_ROWS=few_rows,
+                KEYS=tuning.keys, STAGES=tuning.stages, EXACT=self._exact, num_warps=tuning.warps,
+                **constants,
+            )  # fmt: skip
+            _merge[(min(merge_units, 4 * self._processors),)](
+                out, self._mix, self._peak, self._total, batch.work, batch.order,
+                ROWS=tuning.merge_rows, num_warps=4, **constants,
+            )  # fmt: skip
+            return out
+
+        return attend
+
+    def _turn(self, batch: PackedBatch, qkv: Tensor, rotation: Turn, keys: Tensor, values: Tensor) -> None:
+        shape, tuning = self._cache.shape, self._tuning
+        scale = rotation.query_scale
+        tokens, heads, dim = qkv.shape
+        _rotate[(tokens, -(-heads // tuning.heads_at_once))](
+            qkv, rotation.cos, rotation.sin, rotation.cos if scale is None else scale, batch.kv_slots,
+            keys, values,
+            HEADS=self._heads, KV_HEADS=shape.kv_heads, HALF=dim // 2, GROUP=tuning.heads_at_once,
+            SCALED=scale is not None, num_warps=4, **_launched(tuning),
+        )  # fmt: skip
+
+    def _products(self, tokens: int) -> tuple[int, int]:
+        """Rows of the attention kernel's products, and of its smaller ones; 0 for none."""
+        if self._exact or not self._tuning.few:
+            return self._rows, 0
+        return (FEW_ROWS, 0) if tokens * self._share <= FEW_ROWS else (self._rows, FEW_ROWS)
+
+
+def _tuning(dtype: torch.dtype, exact: bool) -> Tuning:
+    if dtype == torch.float32:
+        return FLOAT32
+    return EXACT if exact else Tuning()
+
+
+def _launched(tuning: Tuning) -> dict[str, Any]:
+    """Whether a kernel waits for the one before it by itself, and the launch option that asks for it."""
+    return {"PDL": True, "launch_pdl": True} if tuning.pdl else {"PDL": False}
+
+
+def _check(cache: KVCache, heads: int) -> None:
+    shape = cache.shape
+    if shape.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise RecGuideError(
+            f"attention: the Triton backend runs float32, float16 and bfloat16, not {shape.dtype}"
+        )
+    if shape.head_dim not in (16, 32, 64, 128):
+        raise RecGuideError(
+            f"attention: the Triton backend runs head_dim 16, 32, 64 and 128, not {shape.head_dim}"
+        )
+    if heads % shape.kv_heads:
+        raise RecGuideError(
+            f"attention: {heads} query heads do not share {shape.kv_heads} key/value heads evenly"
+        )
+
+
+def _processors(device: torch.device) -> int:
+    """Multiprocessors of a GPU; a few where there is no GPU and an interpreter takes its place."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4

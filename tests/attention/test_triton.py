@@ -1,0 +1,258 @@
+"""The Triton backend against the reference, in Triton's interpreter where there is no GPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.attention.batches import batches
+
+from recguide.attention.packing import pack
+from recguide.attention.reference import ReferenceAttention
+from recguide.attention.rotation import Rotation
+from recguide.core import KVShape, RecGuideError, Row
+from recguide.kv.cache import KVCache
+
+pytest.importorskip("triton")
+
+from recguide.attention.triton_backend import TritonAttention, Tuning
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DIM = 16
+SMALL = Tuning(rows=32, keys=16, heads_at_once=16, merge_rows=16)
+"""Sizes that make many tiles and blocks of little."""
+
+
+def cache_of(pages, page_size, kv_heads=2, dim=DIM, dtype=torch.float32, layers=1, device=DEVICE):
+    """A cache full of noise: reading any slot that is not the request's own shows."""
+    cache = KVCache(KVShape(layers, kv_heads, dim, dtype, device), pages, page_size)
+    cache.keys.normal_()
+    cache.values.normal_()
+    return cache
+
+
+def copy_of(cache):
+    copy = KVCache(cache.shape, cache.keys.shape[1] // cache.page_size, cache.page_size)
+    copy.keys.copy_(cache.keys)
+    copy.values.copy_(cache.values)
+    return copy
+
+
+def rotation_at(positions, dim=DIM, dtype=torch.float32, scaled=True):
+    frequencies = 10_000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angles = positions.double().cpu()[:, None] * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    scale = (1 + positions.double().cpu() / 100)[:, None, None].to(positions.device, dtype)
+    return Rotation(
+        cos=torch.cat((cos, cos), -1)[:, None].to(positions.device, dtype),
+        sin=torch.cat((-sin, sin), -1)[:, None].to(positions.device, dtype),
+        query_scale=scale if scaled else None,
+        half=dim // 2,
+    )
+
+
+def packed(attention, rows, tables, page_size, device=DEVICE):
+    tokens = sum(len(row.tokens) for row in rows)
+    return pack(rows, tables, page_size, device, attention.tiling(tokens))
+
+
+def projections(batch, heads, kv_heads, dim=DIM, dtype=torch.float32):
+    return torch.randn(len(batch.tokens), heads + 2 * kv_heads, dim, device=batch.tokens.device).to(dtype)
+
+
+def pages_of(tables):
+    return 1 + max([0, *(page for table in tables for page in table)])
+
+
+def check(
+    rows, tables, page_size, *, heads=6, kv_heads=2, dim=DIM, dtype=torch.float32, atol=5e-6, **options
+):
+    """One layer of both backends: what comes out, and what they leave in the cache."""
+    cache = cache_of(pages_of(tables), page_size, kv_heads, dim, dtype, layers=2)
+    before, other = copy_of(cache), copy_of(cache)
+    attention = TritonAttention(cache, heads, **options)
+    batch = packed(attention, rows, tables, page_size)
+    qkv = projections(batch, heads, kv_heads, dim, dtype)
+    rotation = rotation_at(batch.positions, dim, dtype, scaled=len(rows) % 2 == 1)
+    expected = ReferenceAttention(other).plan(batch)(1, qkv.clone(), rotation)
+    out = attention.plan(batch)(1, qkv, rotation)
+    torch.testing.assert_close(out, expected, rtol=0, atol=atol)
+    torch.testing.assert_close(cache.keys, other.keys, rtol=0, atol=atol)
+    assert torch.equal(cache.values, other.values)
+    written = torch.zeros(cache.keys.shape[1], dtype=torch.bool, device=cache.keys.device)
+    written[batch.kv_slots[: batch.written]] = True
+    assert torch.equal(cache.keys[1, ~written], before.keys[1, ~written])
+    assert torch.equal(cache.keys[0], before.keys[0])
+
+
+page_sizes = st.sampled_from((1, 3, 8, 16, 32))
+"""Pages that blocks of SMALL do not divide, fit and are larger than."""
+
+
+@settings(max_examples=20, deadline=None)
+@given(batches(prefix=70, length=12, page_sizes=page_sizes), st.integers(1, 6), st.booleans())
+def test_equals_the_reference_in_float32(case, programs, exact):
+    check(*case, exact=exact, programs=programs, tuning=SMALL)
+
+
+@settings(max_examples=10, deadline=None)
+@given(batches(prefix=70, length=12, page_sizes=page_sizes), st.integers(1, 6), st.booleans())
+def test_equals_the_reference_in_float16(case, programs, exact):
+    check(*case, dtype=torch.float16, atol=1e-2, exact=exact, programs=programs, tuning=SMALL)
+
+
+VERIFY = [
+    Row(0, 40, (1, 2, 3, 4, 5), True),
+    Row(0, 40, (6, 7), False, stem=2, adapter=True),
+    Row(0, 40, (8, 9, 10), False, stem=5),
+    Row(1, 3, (1,), True),
+]
+TABLES = [[2, 0, 3, 5], [4]]
+
+
+@pytest.mark.parametrize("heads", [2, 6, 8, 34])
+def test_any_number_of_query_heads_shares_a_key_head(heads):
+    check(VERIFY, TABLES, 16, heads=heads, programs=3, tuning=replace(SMALL, rows=16))
+
+
+@pytest.mark.parametrize("tuning", [Tuning(), Tuning(few=False), replace(SMALL, few=False, grain=1)])
+def test_tuning_changes_no_result(tuning):
+    check(VERIFY, TABLES, 16, tuning=tuning)
+
+
+def test_one_token_alone():
+    check([Row(0, 0, (1,), True)], [[0]], 16, tuning=SMALL)
+    check([Row(0, 0, (1,), False)], [[]], 16, tuning=SMALL)
+    check([Row(0, 60, (1,), True)], [[1, 3, 2, 0]], 16, tuning=SMALL, programs=9)
+
+
+def padded(batch, tokens):
+    """The batch with tokens as in a CUDA graph's bucket at its end."""
+
+    def fill(x, value=0):
+        return torch.cat((x, x.new_full((tokens - len(x),), value)))
+
+    names = ("tokens", "positions", "row", "request", "slot", "stem", "prefix", "causal", "order")
+    return replace(
+        batch, kv_slots=fill(batch.kv_slots, -1), **{name: fill(getattr(batch, name)) for name in names}
+    )
+
+
+def test_padding_neither_writes_nor_disturbs():
+    cache = cache_of(6, 16)
+    other = copy_of(cache)
+    attention, plain = TritonAttention(cache, 6, tuning=SMALL), TritonAttention(other, 6, tuning=SMALL)
+    batch = packed(plain, VERIFY, TABLES, 16)
+    qkv = projections(batch, 6, 2)
+    longer = torch.cat((qkv, torch.randn_like(qkv[:5])))
+    expected = plain.plan(batch)(0, qkv, rotation_at(batch.positions))
+    bucket = padded(batch, len(longer))
+    out = attention.plan(bucket)(0, longer, rotation_at(bucket.positions))
+    torch.testing.assert_close(out[: len(expected)], expected, rtol=0, atol=1e-6)
+    assert torch.equal(cache.keys, other.keys)
+    assert torch.equal(cache.values, other.values)
+
+
+def test_what_a_page_held_before_does_not_leak_into_it():
+    cache = cache_of(6, 16)
+    for x in (cache.keys, cache.values):
+        x.fill_(float("nan"))
+        for page, held in ((2, 16), (0, 16), (3, 8), (4, 3)):
+            x[:, page * 16 : page * 16 + held] = 1.0
+    attention = TritonAttention(cache, 6, tuning=SMALL)
+    batch = packed(attention, VERIFY, TABLES, 16)
+    out = attention.plan(batch)(0, projections(batch, 6, 2), rotation_at(batch.positions))
+    assert out.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "heads", "message"),
+    [
+        ((2, 16, torch.float64), 4, "not torch.float64"),
+        ((2, 24, torch.float32), 4, "head_dim 24"),
+        ((2, 16, torch.float32), 5, "5 query heads"),
+    ],
+)
+def test_what_the_kernels_do_not_cover_is_refused(shape, heads, message):
+    cache = cache_of(1, 16, *shape)
+    with pytest.raises(RecGuideError, match=message):
+        TritonAttention(cache, heads)
+
+
+# --- exact mode ---------------------------------------------------------------------------------------------
+
+
+class Story:
+    """The tokens of one request, and one layer's projections of them, to be run in any steps."""
+
+    def __init__(self, length, heads=4, kv_heads=2, dim=DIM, dtype=torch.float32, seed=0):
+        self.shape = heads, kv_heads, dim
+        self.dtype = dtype
+        self.length = length
+        generator = torch.Generator().manual_seed(seed)
+        self.qkv = torch.randn(length, heads + 2 * kv_heads, dim, generator=generator).to(DEVICE, dtype)
+
+    def run(self, steps, *, page_size=16, beside=(), branches=0, tuning=SMALL, programs=5):
+        """[length, heads · dim]: its results when `steps` tokens at a time run, other rows beside them."""
+        heads, kv_heads, dim = self.shape
+        own = -(-self.length // page_size)
+        others = 1 + max([0, *(-(-(row.prefix + len(row.tokens)) // page_size) for row in beside)])
+        count = 1 + max([0, *(row.request for row in beside)])
+        pages = torch.randperm(own + others * count).tolist()
+        tables = [pages[:own], *(pages[own + others * i : own + others * (i + 1)] for i in range(count))]
+        cache = cache_of(len(pages), page_size, kv_heads, dim, self.dtype)
+        attention = TritonAttention(cache, heads, exact=True, tuning=tuning, programs=programs)
+        results = []
+        for step in steps:
+            done = sum(map(len, results))
+            draft = [Row(0, done, (1, 2, 3), False, stem=min(i, step)) for i in range(branches)]
+            rows = [*draft, Row(0, done, (0,) * step, True), *(replace(row, request=1) for row in beside)]
+            batch = packed(attention, rows, tables, page_size)
+            mine = (batch.request == 0) & batch.causal
+            qkv = projections(batch, heads, kv_heads, dim, self.dtype)
+            qkv[mine] = self.qkv[done : done + step]
+            out = attention.plan(batch)(0, qkv, rotation_at(batch.positions, dim, self.dtype))
+            results.append(out[mine])
+        return torch.cat(results)
+
+
+@st.composite
+def ways(draw, length):
+    """Steps that add up to `length`, and what else runs."""
+    steps = []
+    while sum(steps) < length:
+        steps.append(min(draw(st.sampled_from((1, 7, 16, 33))), length - sum(steps)))
+    beside = [Row(0, draw(st.integers(0, 40)), (1,) * draw(st.integers(1, 5)), True)]
+    return {
+        "steps": steps,
+        "page_size": draw(st.sampled_from((4, 16, 64))),
+        "beside": beside if draw(st.booleans()) else [],
+        "branches": draw(st.integers(0, 2)),
+        "programs": draw(st.integers(1, 9)),
+    }
+
+
+LENGTH = 40
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.float16], ids=str)
+def story(request):
+    story = Story(LENGTH, dtype=request.param)
+    return story, story.run([1] * LENGTH)
+
+
+@settings(max_examples=8, deadline=None)
+@given(way=ways(LENGTH))
+def test_exact_results_are_the_same_to_the_last_bit_however_they_come_about(story, way):
+    told, one_by_one = story
+    assert torch.equal(told.run(**way), one_by_one)
+
+
+def test_exact_results_are_those_of_the_default_mode():
+    story = Story(LENGTH)
+    batch_rows = [Row(0, 0, (0,) * LENGTH, True)]
+    attention = TritonAttention(cache_of(3, 16), 4, tuning=SMALL)
+    batch = packed(attention, batch_rows, [[0, 1, 2]], 16)
+    out = attention.plan(batch)(0, story.qkv.clone(), rotation_at(batch.positions))
+    torch.testing.assert_close(story.run([LENGTH]), out, rtol=0, atol=1e-6)
