@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +66,27 @@ def provenance(device: torch.device) -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": version("transformers"),
-        "recguide": version("recguide"),
+        "recguide": _installed_version(),
         "commit": _commit(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
+def _installed_version() -> str:
+    """RecGuide's version; a tree that is only on Python's path has none."""
+    try:
+        return version("recguide")
+    except PackageNotFoundError:
+        return "not installed"
+
+
 def _commit() -> str:
-    """The commit of the source tree, marked when files differ from it; "unknown" outside a checkout."""
+    """The commit of the source tree, marked when files differ from it.
+
+    Outside a checkout it is what RECGUIDE_COMMIT says, for trees that were unpacked from an archive, or "unknown".
+    """
+    if named := os.environ.get("RECGUIDE_COMMIT"):
+        return named
     folder = Path(__file__).parent
     try:
         head = _git(folder, "rev-parse", "--short=12", "HEAD")
