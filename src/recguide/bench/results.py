@@ -83,7 +83,7 @@ def _installed_version() -> str:
 def _commit() -> str:
     """The commit of the source tree, marked when files differ from it.
 
-    Outside a checkout it is what RECGUIDE_COMMIT says, for trees that were unpacked from an archive, or "unknown".
+    Outside a checkout it is what RECGUIDE_COMMIT says (of a tree unpacked from an archive), or "unknown".
     """
     if named := os.environ.get("RECGUIDE_COMMIT"):
         return named
