@@ -19,6 +19,9 @@ from recguide.kv.cache import KVCache
 
 Index = Tensor | slice
 
+FEW = 2**16
+"""Queries × keys of a request up to which attention is spelled out on a CPU."""
+
 
 class ReferenceAttention:
     """Exact attention over the KV cache for every kind of batch, in the cache's own precision."""
@@ -29,7 +32,7 @@ class ReferenceAttention:
     def plan(self, batch: PackedBatch) -> Attend:
         """The attention of one forward. It writes the causal rows' KV, layer by layer, as it is called."""
         cache, written = self._cache, batch.written
-        target = _Span(cache, as_slice(batch.kv_slots)) if written else None
+        target = _Span(cache, as_slice(batch.kv_slots[:written])) if written else None
         requests = sorted({row.request for row in batch.rows})
         groups = [_group(batch, request, cache) for request in requests]
 
@@ -121,29 +124,45 @@ class _Group:
         memory: its keys: the prefix, its causal row, which is written before it is read, and its draft rows.
         mask: [n, keys] added to the scores; None if every query sees every key, or for `square`.
         square: whether the rule is that of a lone causal row without prefix.
+        spelled_out: whether two products and a softmax take the place of PyTorch's fused attention, which
+            on a CPU costs twice as much where there are few scores.
     """
 
     queries: Index
     memory: _InPlace | _BroughtTogether
     mask: Tensor | None
     square: bool
+    spelled_out: bool
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """[n, heads · dim] for queries q [n, heads, dim]; k and v are the whole batch's."""
         keys, values = self.memory.load(layer, k, v)
         tokens, heads, dim = q.shape
         kv_heads = len(keys)
-        share = heads // kv_heads
         # kv_heads serves as the batch and the query heads that share one as its heads: keys and values are
         # read where they lie instead of being repeated for every query head.
+        shared = q.view(tokens, kv_heads, heads // kv_heads, dim)
+        if self.spelled_out:
+            return self._spelled_out(shared, keys.squeeze(1), values.squeeze(1))
         out = scaled_dot_product_attention(
-            q.view(tokens, kv_heads, share, dim).permute(1, 2, 0, 3),
-            keys.expand(-1, share, -1, -1),
-            values.expand(-1, share, -1, -1),
+            shared.permute(1, 2, 0, 3),
+            keys.expand(-1, heads // kv_heads, -1, -1),
+            values.expand(-1, heads // kv_heads, -1, -1),
             attn_mask=self.mask,
             is_causal=self.square,
         )
         return out.permute(2, 0, 1, 3).reshape(tokens, heads * dim)
+
+    def _spelled_out(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """The same of q [n, kv_heads, share, dim] and keys [kv_heads, keys, dim] as two products."""
+        tokens, kv_heads, share, dim = q.shape
+        flat = q.transpose(0, 1).reshape(kv_heads, tokens * share, dim)
+        mask = q.new_empty(1) if self.mask is None else self.mask.repeat_interleave(share, 0)
+        scores = torch.baddbmm(
+            mask, flat, keys.transpose(1, 2), beta=0 if self.mask is None else 1, alpha=dim**-0.5
+        )
+        out = torch.bmm(scores.softmax(-1), values)
+        return out.view(kv_heads, tokens, share * dim).transpose(0, 1).reshape(tokens, -1)
 
 
 def _group(batch: PackedBatch, request: int, cache: KVCache) -> _Group:
@@ -159,12 +178,14 @@ def _group(batch: PackedBatch, request: int, cache: KVCache) -> _Group:
         memory = _InPlace(cache, held)
     else:
         memory = _BroughtTogether(cache, _Span(cache, held), count, as_slice(drafts), len(drafts))
-    square = len(rows) == 1 and rows[0].causal and prefix == 0 and len(tokens) > 1
+    spelled_out = cache.keys.device.type == "cpu" and len(tokens) * (prefix + len(tokens)) <= FEW
+    square = not spelled_out and len(rows) == 1 and rows[0].causal and prefix == 0 and len(tokens) > 1
     return _Group(
         queries=as_slice(tokens),
         memory=memory,
         mask=None if square else _mask(batch, tokens, prefix, cache.keys),
         square=square,
+        spelled_out=spelled_out,
     )
 
 
