@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 (its customary name)
 from torch import Tensor
 
 from recguide.models.ops.torch_ops import head_logits
+from recguide.speculation.noise import gumbel
 from recguide.training import lane_attention
 from recguide.training.network import Backbone, finish, project
 
@@ -30,6 +33,18 @@ class Written:
     index: int
     tokens: tuple[int, ...]
     chances: tuple[float, ...]
+
+
+class _Draw(NamedTuple):
+    """How a pass draws its tokens; `seeded` by the noise of picks."""
+
+    temperature: float
+    seeded: bool
+
+    @property
+    def precise(self) -> float:
+        """The temperature as picks have it."""
+        return float(np.float32(self.temperature))
 
 
 class Lanes:
@@ -60,18 +75,32 @@ class Lanes:
         self._active = torch.zeros(lanes, dtype=torch.bool, device=device)
         self._out = torch.zeros(lanes, max_new_tokens, dtype=torch.int32, device=device)
         self._chances = torch.zeros(lanes, max_new_tokens, dtype=torch.float16, device=device)
+        self._seed = torch.zeros(lanes, dtype=torch.int64, device=device)
+        self._vocabulary = torch.arange(backbone.head.shape[0], device=device)
         self._generator = torch.Generator(device)
         self._attention = lane_attention.best(shape.head_dim, device)
-        self._steps: dict[float, Callable[[], None]] = {}
+        self._steps: dict[_Draw, Callable[[], None]] = {}
 
     @torch.no_grad()
-    def write(self, prompts: Sequence[Sequence[int]], temperature: float, seed: int) -> Iterator[Written]:
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        temperature: float,
+        seed: int,
+        sampling_seeds: Sequence[int] | None = None,
+    ) -> Iterator[Written]:
         """Continues every prompt; results come in the order in which they end.
 
         Prompts of similar length are best handed over side by side: they are padded to the longest of a
         refill.
+
+        Args:
+            seed: of the noise that all lanes share, which is soon made.
+            sampling_seeds: one for each prompt; its text is then the one that the engine's picks give with
+                that sampling seed, and `seed` does not matter.
         """
-        step = self._step_at(temperature)
+        draw = _Draw(temperature, sampling_seeds is not None)
+        step = self._step_at(draw)
         self._generator.manual_seed(seed)
         waiting = iter(range(len(prompts)))
         owner = [-1] * len(self._lane)
@@ -83,7 +112,10 @@ class Lanes:
                 taken = [next(waiting) for _ in range(min(left, len(free)))]
                 for lane, prompt in zip(free, taken, strict=False):
                     owner[lane] = prompt
-                self._prefill(free[: len(taken)], [prompts[prompt] for prompt in taken], temperature)
+                if sampling_seeds is not None:
+                    own = torch.tensor([sampling_seeds[prompt] for prompt in taken], dtype=torch.int64)
+                    self._seed[free[: len(taken)]] = own.to(self._seed.device)
+                self._prefill(free[: len(taken)], [prompts[prompt] for prompt in taken], draw)
                 left -= len(taken)
                 running += len(taken)
             for _ in range(LOOK_EVERY):
@@ -103,7 +135,7 @@ class Lanes:
             yield Written(owner[lane], tuple(tokens[place][:count]), tuple(chances[place][:count]))
             owner[lane] = -1
 
-    def _prefill(self, lanes: Sequence[int], prompts: Sequence[Sequence[int]], temperature: float) -> None:
+    def _prefill(self, lanes: Sequence[int], prompts: Sequence[Sequence[int]], draw: _Draw) -> None:
         """Runs prompts padded on the right (causality hides the padding) and picks their first tokens."""
         backbone, shape = self._backbone, self._backbone.shape
         device = backbone.device
@@ -124,21 +156,21 @@ class Lanes:
             x = finish(x, attended.transpose(1, 2).flatten(0, 1), weights, shape)
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
         last = torch.arange(len(prompts), device=device) * longest + lengths - 1
-        token, chance = self._pick(x[last], temperature)
+        token, chance = self._pick(x[last], draw, where, lengths)
         self._position[where] = lengths
         self._count[where] = 0
         self._active[where] = True
         self._record(where, token, chance, torch.zeros_like(lengths))
 
-    def _step_at(self, temperature: float) -> Callable[[], None]:
+    def _step_at(self, draw: _Draw) -> Callable[[], None]:
         """One token for every lane, as a CUDA graph where there is a GPU."""
-        if temperature not in self._steps:
-            self._steps[temperature] = self._captured(temperature)
-        return self._steps[temperature]
+        if draw not in self._steps:
+            self._steps[draw] = self._captured(draw)
+        return self._steps[draw]
 
-    def _captured(self, temperature: float) -> Callable[[], None]:
+    def _captured(self, draw: _Draw) -> Callable[[], None]:
         def step() -> None:
-            self._step(temperature)
+            self._step(draw)
 
         if self._backbone.device.type != "cuda":
             return step
@@ -158,7 +190,7 @@ class Lanes:
             tensor.copy_(value)
         return graph.replay
 
-    def _step(self, temperature: float) -> None:
+    def _step(self, draw: _Draw) -> None:
         backbone, shape = self._backbone, self._backbone.shape
         rotation = backbone.rotation(self._position)
         lengths = self._position + 1
@@ -169,17 +201,23 @@ class Lanes:
             keys[self._lane, self._position] = k
             values[self._lane, self._position] = v
             x = finish(x, self._attention(q, keys, values, lengths), weights, shape)
-        token, chance = self._pick(x, temperature)
+        token, chance = self._pick(x, draw, self._lane, lengths)
         self._record(self._lane, token, chance, self._active.to(torch.int64))
 
-    def _pick(self, x: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """Next tokens [n] and the probability at temperature 1 of each, of last hidden states [n, hidden]."""
+    def _pick(self, x: Tensor, draw: _Draw, where: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Next tokens [n] of lanes `where`, at `position`, and the probability of each at temperature 1.
+
+        `x` [n, hidden] are the last hidden states.
+        """
         logits = head_logits(self._backbone.final(x), self._backbone.head)
         logits[:, self._mask_token] = float("-inf")
-        if temperature > 0:
+        if draw.temperature > 0 and draw.seeded:
+            noise = gumbel(self._seed[where], position, self._vocabulary)
+            token = noise.add_(logits.double().div_(draw.precise)).argmax(-1)
+        elif draw.temperature > 0:
             # Gumbel noise is −log of an exponential variable, and T scales all: argmax of logits − T·log E.
             noise = torch.empty_like(logits).exponential_(generator=self._generator).log_()
-            token = torch.sub(logits, noise, alpha=temperature).argmax(-1)
+            token = torch.sub(logits, noise, alpha=draw.temperature).argmax(-1)
         else:
             token = logits.argmax(-1)
         chosen = logits.gather(1, token[:, None]).squeeze(1)
