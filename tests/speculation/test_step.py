@@ -69,7 +69,7 @@ def laid_out(cases, before):
                 branches.append(Branch(BranchKind.CONTINUATION, slot))
             else:
                 branches.append(Branch(BranchKind.CORRECTION, slot, head=head))
-            heads.append(len(tokens) if predicted and head >= 0 else -1)
+            heads.append(len(tokens))
             tokens.append(head if head >= 0 else 3)
         judged.append(
             Judged(case["block"], pick, case["cap"], case["trusted"], sorted(case["stops"]), branches, heads)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from recguide.core import RecGuideError
 from recguide.speculation.picks import Picks
-from recguide.speculation.rows import Branch
+from recguide.speculation.rows import Branch, BranchKind
 from recguide.speculation.settle import Verdicts, settle
 
 Words = NDArray[np.int32]
@@ -35,8 +35,7 @@ class Judged(NamedTuple):
 
     `block` are its tokens, slot 0 the seed, and `pick` is the index of its first pick among the step's W
     slots. `cap` tokens may still be emitted, at least 1; `stops` end it; a `trusted` block is emitted as
-    drafted. `heads` are, for each branch, the index of the pick that predicts its slot 0, −1 for none: a
-    continuation has one.
+    drafted. `heads` are, for each branch, the index of its row's first pick: a continuation's is its slot 0.
     """
 
     block: Sequence[int]
@@ -100,7 +99,10 @@ class SettleShape:
             flat += _ZEROS[:spare]
             flat += [-1 if branch.head is None else branch.head for branch in branches]
             flat += _NONE[:spare]
-            flat += heads
+            flat += [
+                head if branch.kind is BranchKind.CONTINUATION else -1
+                for branch, head in zip(branches, heads, strict=True)
+            ]
             flat += _NONE[:spare]
         # Lists that are too long leave a number of words that no number of requests has.
         if len(judged) > self.requests or len(flat) != len(judged) * self.stride:
