@@ -45,8 +45,8 @@ class Folded:
 
     Attributes:
         merged: [in, out], the model's matrix plus the delta.
-        inner: [in, Σ rank].
-        outer: [Σ rank, out], zero where a module's ranks do not reach.
+        inner: [in, R], R being Σ rank and zeros up to a width that kernels like.
+        outer: [R, out], zero where a module's ranks do not reach.
     """
 
     merged: Tensor

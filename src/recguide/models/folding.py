@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import cast
 
 import torch
+import torch.nn.functional as F  # noqa: N812 (its customary name)
 from torch import Tensor
 
 from recguide.models.adapter import Adapter, Delta, Folded
 from recguide.models.decoder import Decoder
+
+ALIGNED = 16
+"""Ranks are filled up with zeros to a multiple of it, so that factors can be fetched in blocks."""
 
 
 def fold(adapter: Adapter, decoder: Decoder) -> None:
@@ -25,13 +29,15 @@ def fold(adapter: Adapter, decoder: Decoder) -> None:
 def folded_delta(delta: Delta, matrix: Tensor) -> Folded:
     """The forms of one delta of a matrix [in, out]."""
     precise = torch.promote_types(matrix.dtype, torch.float32)
-    outer = torch.zeros(delta.inner.shape[1], matrix.shape[1], dtype=precise, device=matrix.device)
+    ranks = -(-delta.inner.shape[1] // ALIGNED) * ALIGNED
+    inner = F.pad(delta.inner.to(precise), (0, ranks - delta.inner.shape[1]))
+    outer = torch.zeros(ranks, matrix.shape[1], dtype=precise, device=matrix.device)
     for piece, own in zip(delta.pieces, delta.outer, strict=True):
         outer[piece.ranks, piece.outputs] = own.to(precise) * piece.lora.scale
-    merged = matrix.to(precise) + delta.inner.to(precise) @ outer
+    merged = matrix.to(precise) + inner @ outer
     return Folded(
         merged=_by_columns(merged, matrix.dtype),
-        inner=_by_columns(delta.inner, matrix.dtype),
+        inner=_by_columns(inner, matrix.dtype),
         outer=_by_columns(outer, matrix.dtype),
     )
 

@@ -27,7 +27,7 @@ class Maker:
     def matrix(self, inputs: int, outputs: int) -> Tensor:
         return self.tensor(outputs, inputs, scale=inputs**-0.5).t()
 
-    def delta(self, matrix: Tensor, splits: tuple[int, ...], rank: int = 8) -> Delta:
+    def delta(self, matrix: Tensor, splits: tuple[int, ...], rank: int = 5) -> Delta:
         """A folded delta of modules that are `splits` outputs wide, each of another rank."""
         inputs, pieces, start = matrix.shape[0], [], 0
         for i, outputs in enumerate(splits):

@@ -7,9 +7,15 @@ from dataclasses import dataclass
 import pytest
 import torch
 from tests.models.ops.tensors import Maker
+from tests.tiny import causal_mask, dense_attend, tiny_adapter, tiny_config
 from torch import Tensor
 
+from recguide.attention.packing import pack
+from recguide.core import Row
 from recguide.models.adapter import Delta
+from recguide.models.adapter_files import named_tensors
+from recguide.models.checkpoint import named_weights
+from recguide.models.loading import Model
 from recguide.models.ops.torch_ops import TorchOps
 
 pytestmark = [
@@ -115,3 +121,34 @@ def test_a_graph_of_kernels_that_overlap_waits_for_its_inputs(layer: Layer, toke
         graph.replay()
         replayed = out.clone()
         assert torch.equal(replayed, chain())
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("adapted", ["none", "mixed", "all"])
+@torch.inference_mode()
+def test_a_model_on_the_gpu_is_the_one_on_the_cpu(adapted: str, exact: bool):
+    config = tiny_config("nemotron_labs_diffusion", hidden_size=64, intermediate_size=96, head_dim=16)
+    here = Model.random(config, dtype=torch.float64, adapter=tiny_adapter(config))
+    adapter = tiny_adapter(config, dtype=torch.bfloat16)
+    there = Model.random(config, dtype=torch.bfloat16, device="cuda", adapter=adapter.to("cuda"), exact=exact)
+    assert here.decoder.ops.folds is False
+    assert there.decoder.ops.folds
+    for name, weight in named_weights(here.decoder).items():
+        weight.copy_(dict(named_weights(there.decoder))[name])
+    for name, factor in named_tensors(here.adapter).items():
+        factor.copy_(named_tensors(adapter)[name])
+    tokens = tuple(torch.randint(0, 32, (9,), generator=torch.Generator().manual_seed(0)).tolist())
+    rows = {
+        "none": [Row(0, 0, tokens, causal=True, wanted=range(9))],
+        "mixed": [
+            Row(0, 0, tokens, causal=True, wanted=range(9)),
+            Row(0, 0, tokens[:4], causal=False, adapter=True, stem=3, masked=(1, 2), wanted=range(4)),
+        ],
+        "all": [Row(0, 0, tokens, causal=False, adapter=True, masked=(2, 3), wanted=range(9))],
+    }[adapted]
+    found = []
+    for model, device in ((here, "cpu"), (there, "cuda")):
+        batch = pack(rows, [list(range(4))], 8, device)
+        attend = dense_attend(causal_mask(len(batch.tokens)).to(device))
+        found.append(model.forward(batch, attend).cpu().double())
+    assert (found[0] - found[1]).norm() < 0.05 * found[0].norm()

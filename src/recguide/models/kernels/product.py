@@ -42,7 +42,7 @@ def early_fetch(rows, count, K, start, stop, ROWS: tl.constexpr, LANES: tl.const
     )
 
 
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit(do_not_specialize=["tokens", "splits", "ahead"])
 def product(
     x,
     matrix,
@@ -56,20 +56,20 @@ def product(
     OUT,
     K,
     R,
+    splits,
+    ahead,
     BO: tl.constexpr,
     TOK: tl.constexpr,
     BK: tl.constexpr,
-    SPLIT: tl.constexpr,
     GATED: tl.constexpr,
     DUAL: tl.constexpr,
     EXTRA: tl.constexpr,
     ZERO_OFF: tl.constexpr,
     STAGES: tl.constexpr,
-    AHEAD: tl.constexpr,
     PDL: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """y [tokens, OUT], or its SPLIT partial sums [SPLIT, tokens, OUT], of x [tokens, K] · matrix [OUT, K].
+    """y [tokens, OUT], or its partial sums [splits, tokens, OUT], of x [tokens, K] · matrix [OUT, K].
 
     x, matrix, merged, low, outer are tensor descriptors.
 
@@ -77,25 +77,24 @@ def product(
     DUAL: tokens that are `on` [tokens] take `merged` instead of `matrix`.
     EXTRA: adds low [tokens, R] · outer [OUT, R] (both halves when GATED).
     ZERO_OFF: tokens that are not `on` yield zero.
-    AHEAD: columns fetched into L2 before the tokens are waited for; `raw` points at the matrix.
+    ahead: inputs fetched into L2 before the tokens are waited for; `raw` points at the matrix.
     """
     blocks = tl.cdiv(tokens, TOK)
     pid = tl.program_id(0)
     first_token = (pid % blocks) * TOK
-    split = (pid // blocks) % SPLIT
-    first = (pid // blocks // SPLIT) * BO
+    split = (pid // blocks) % splits
+    first = (pid // blocks // splits) * BO
     steps = tl.cdiv(K, BK)
-    start = split * steps // SPLIT
-    stop = (split + 1) * steps // SPLIT
+    start = split * steps // splits
+    stop = (split + 1) * steps // splits
     if PDL:
         cuda.gdc_launch_dependents()
-    if AHEAD > 0:
-        end = tl.minimum(tl.minimum(start * BK + AHEAD, stop * BK), K)
-        early_fetch(raw + first.to(tl.int64) * K, OUT - first, K, start * BK, end, BO, LANES)
-        if GATED:
-            ups = raw + (OUT + first).to(tl.int64) * K
-            early_fetch(ups, OUT - first, K, start * BK, end, BO, LANES)
-    if PDL:
+        if ahead > 0:
+            end = tl.minimum(tl.minimum(start * BK + ahead, stop * BK), K)
+            early_fetch(raw + first.to(tl.int64) * K, OUT - first, K, start * BK, end, BO, LANES)
+            if GATED:
+                ups = raw + (OUT + first).to(tl.int64) * K
+                early_fetch(ups, OUT - first, K, start * BK, end, BO, LANES)
         cuda.gdc_wait()
     acc = tl.zeros((BO, TOK), tl.float32)
     acc_up = tl.zeros((BO, TOK), tl.float32)
@@ -112,7 +111,7 @@ def product(
             if GATED:
                 acc_up_on = tl.dot(merged.load([OUT + first, at]), column, acc_up_on, input_precision="ieee")
     if EXTRA:
-        if split == SPLIT - 1:
+        if split == splits - 1:
             for step in range(tl.cdiv(R, BK)):
                 column = low.load([first_token, step * BK]).T
                 acc = tl.dot(outer.load([first, step * BK]), column, acc, input_precision="ieee")
