@@ -9,6 +9,7 @@ from torch import Tensor
 
 from recguide.attention.rotation import Rotation
 from recguide.models.config import Llama3Scaling, ModelConfig, QueryScale, RopeConfig, YarnScaling
+from recguide.models.ops.choice import HALF, has_kernels
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
@@ -92,9 +93,14 @@ class Rotary:
         self._factor = attention_factor(config.rope)
         self._query_scale = config.query_scale
         self._half = config.head_dim // 2
+        self._in_one_kernel = dtype in HALF and has_kernels(config, device)
 
     def at(self, positions: Tensor) -> Rotation:
-        """Rotation for absolute positions [N] int64."""
+        """Rotation for absolute positions [N], integers."""
+        if self._in_one_kernel:
+            from recguide.models.kernels.launch import rotation
+
+            return rotation(positions, self._frequencies, self._factor, self._query_scale, self._dtype)
         angles = positions[:, None].to(self._angle_dtype) * self._frequencies
         cos, sin = angles.cos() * self._factor, angles.sin() * self._factor
         scale = None

@@ -9,15 +9,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.models.ops.tensors import Maker
+from tests.tiny import tiny_config
 
 pytest.importorskip("triton")
 
+from recguide.models.config import QueryScale
 from recguide.models.kernels import launch
 from recguide.models.kernels.launch import Detour, Tile, multiply
 from recguide.models.ops import fast
 from recguide.models.ops.exact import ExactOps
 from recguide.models.ops.fast import FastOps
 from recguide.models.ops.torch_ops import TorchOps
+from recguide.models.rotary import inverse_frequencies, query_scale
 
 EPS = 1e-5
 GPU = torch.cuda.is_available()
@@ -153,3 +156,21 @@ def test_a_layer_is_pytorchs(ops, tokens, use, small_bytes, monkeypatch):
     for y, wanted in zip(found, expected, strict=True):
         assert y.dtype == wanted.dtype
         assert (y.float() - wanted.float()).abs().max() < 40 * torch.finfo(dtype).eps * wanted.abs().max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [None, QueryScale(beta=0.1, original_max_positions=100)])
+def test_rotations(scale, dtype):
+    positions = torch.tensor([0, 1, 99, 100, 777, 262143], dtype=torch.int32, device=DEVICE)
+    config = tiny_config("llama", head_dim=24)
+    frequencies = inverse_frequencies(config.rope, 24).to(DEVICE, torch.float32)
+    found = launch.rotation(positions, frequencies, 0.7, scale, dtype)
+    angles = (positions[:, None].float() * frequencies).double()
+    cos, sin = 0.7 * angles.cos(), 0.7 * angles.sin()
+    close(found.cos, torch.cat((cos, cos), -1)[:, None], dtype)
+    close(found.sin, torch.cat((-sin, sin), -1)[:, None], dtype)
+    assert found.half == 12
+    if scale is None:
+        assert found.query_scale is None
+    else:
+        close(found.query_scale, query_scale(scale, positions)[:, None, None], dtype)

@@ -13,8 +13,11 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from recguide.attention.rotation import Rotation
+from recguide.models.config import QueryScale
 from recguide.models.kernels.product import product
 from recguide.models.kernels.rows import add_norm, gate
+from recguide.models.kernels.turn import turn
 
 GATE_COLUMNS = 1024
 SHARED_BYTES = 216 * 1024
@@ -171,3 +174,29 @@ def silu_gate(gate_up: Tensor) -> Tensor:
     launch: Any = cast("Any", gate)[(tokens, triton.cdiv(size, GATE_COLUMNS))]
     launch(gate_up, y, SIZE=size, BLOCK=GATE_COLUMNS, num_warps=4, **_dependent(gate_up))
     return y
+
+
+def rotation(
+    positions: Tensor, frequencies: Tensor, factor: float, scale: QueryScale | None, dtype: torch.dtype
+) -> Rotation:
+    """Rotation of positions [N] by frequencies [head_dim / 2] float32; cos and sin are times `factor`."""
+    tokens, half = positions.shape[0], frequencies.shape[0]
+    cos, sin = frequencies.new_empty(2, tokens, 1, 2 * half, dtype=dtype)
+    scales = None if scale is None else cos.new_empty(tokens, 1, 1)
+    launch: Any = cast("Any", turn)[(tokens,)]
+    launch(
+        positions,
+        frequencies,
+        cos,
+        sin,
+        scales,
+        factor,
+        0.0 if scale is None else scale.beta,
+        1 if scale is None else scale.original_max_positions,
+        HALF=half,
+        BLOCK=triton.next_power_of_2(half),
+        SCALED=scale is not None,
+        num_warps=1,
+        **_dependent(positions),
+    )
+    return Rotation(cos, sin, scales, half)
