@@ -53,6 +53,7 @@ def test_skipping_hopeless_tokens_changes_nothing(seed, width, spread, temperatu
     expected = whole(z, params, positions)
     luck = LuckyTokens(width)
     assert torch.equal(run(z, params, positions, luck).winners, expected)
+    assert torch.equal(run(z, params, positions, None).winners, expected)
     for at in positions:
         luck.at(seed, at)
     assert torch.equal(run(z, params, positions, luck).winners, expected)
@@ -66,6 +67,7 @@ def test_skipping_changes_nothing_in_a_wide_vocabulary(temperature, spread, skew
     expected = whole(z, params, positions)
     luck = LuckyTokens(49_152)
     assert torch.equal(run(z, params, positions, luck).winners, expected)
+    assert torch.equal(run(z, params, positions, None).winners, expected)
     luck.at(9, 51)
     assert torch.equal(run(z, params, positions, luck).winners, expected)
 

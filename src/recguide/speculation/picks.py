@@ -91,7 +91,7 @@ def pick(
         logits: [W, V], the slots of `rows` one after another; left as they are.
         rows: one for each run of slots.
         vocabulary: its mask token is never picked.
-        luck: remembers lucky tokens between calls, which spares sampled slots most of their noise.
+        luck: remembers lucky tokens between calls, which spares sampled slots most of their noise on a CPU.
 
     Raises BadLogits, naming every row with NaN or infinite logits.
     """
@@ -125,7 +125,8 @@ def pick(
     positions = [row.position + offset for row in rows for offset in range(row.count)]
     lanes = [Lane(i, row.params, positions[i]) for i, row in enumerate(owners) if row.params.temperature > 0]
     if lanes:
-        drawing = race(field, lanes, luck or LuckyTokens(vocabulary.size, device=logits.device))
+        on_cpu = logits.device.type == "cpu"
+        drawing = race(field, lanes, (luck or LuckyTokens(vocabulary.size)) if on_cpu else None)
         tokens[on_device([lane.slot for lane in lanes], torch.int64, logits.device)] = drawing.winners
         drafts.append(_leading_drawn(drawing, lanes, owners))
 

@@ -73,13 +73,14 @@ class _Entrants:
     noise: Tensor | None = None
 
 
-def race(field: Field, lanes: Sequence[Lane], luck: LuckyTokens) -> Race:
+def race(field: Field, lanes: Sequence[Lane], luck: LuckyTokens | None) -> Race:
     """Draws one token for every lane.
 
     Args:
         field: edited logits, −inf or finite, one finite in each slot at least.
         lanes: one or more.
-        luck: remembers lucky tokens.
+        luck: remembers lucky tokens; None gives every token its noise, which an accelerator does sooner than
+            it tells the host which ones to leave out.
     """
     device = field.z.device
     slots = on_device([lane.slot for lane in lanes], torch.int64, device)
@@ -97,14 +98,13 @@ def race(field: Field, lanes: Sequence[Lane], luck: LuckyTokens) -> Race:
         tokens_kept = kept(field, slots[filtered], [lanes[i].params for i in numbers])
         entrants += map(_Entrants, numbers, tokens_kept)
     free = [i for i, lane in enumerate(lanes) if not filters(lane.params)]
-    if tokens.shape[1] == field.width:
-        pass
-    elif device.type == "cpu":
-        for i, score, last in zip(free, best[free].tolist(), x[free, -1].tolist(), strict=True):
-            if last > score - LARGEST:
-                entrants += _challengers(field, i, lanes[i], score, last, luck)
-    else:
-        _run_everyone(field, lanes, slots, temperatures, free, winners, best)
+    if tokens.shape[1] < field.width and free:
+        if luck is None:
+            _run_everyone(field, lanes, slots, temperatures, free, winners, best)
+        else:
+            for i, score, last in zip(free, best[free].tolist(), x[free, -1].tolist(), strict=True):
+                if last > score - LARGEST:
+                    entrants += _challengers(field, i, lanes[i], score, last, luck)
     if entrants:
         winners, best = _overtake(field, lanes, slots, temperatures, entrants, winners, best)
     return Race(winners, best, tokens, scores)
@@ -119,10 +119,7 @@ def _run_everyone(
     winners: Tensor,
     best: Tensor,
 ) -> None:
-    """Winners and best scores, in place, of the lanes numbered `free` with noise for every token.
-
-    What an accelerator does sooner than telling the host which tokens to leave out.
-    """
+    """Winners and best scores, in place, of the lanes numbered `free` with noise for every token."""
     every = torch.arange(field.width, device=slots.device)
     for start in range(0, len(free), AT_ONCE):
         numbers = free[start : start + AT_ONCE]

@@ -84,6 +84,7 @@ class SettleShape:
         Raises RecGuideError for what does not fit.
         """
         no_branches = _ZEROS[: self.branches] + _NONE[: 2 * self.branches]
+        continuation = BranchKind.CONTINUATION
         flat: list[int] = []
         for block, pick, cap, trusted, stops, branches, heads in judged:
             flat += (len(block), cap, trusted, pick)
@@ -100,7 +101,7 @@ class SettleShape:
             flat += [-1 if branch.head is None else branch.head for branch in branches]
             flat += _NONE[:spare]
             flat += [
-                head if branch.kind is BranchKind.CONTINUATION else -1
+                head if branch.kind is continuation else -1
                 for branch, head in zip(branches, heads, strict=True)
             ]
             flat += _NONE[:spare]
@@ -199,9 +200,9 @@ def settle_on_device(picks: Picks, table: SettleTable, out: Tensor) -> None:
         out,
         slots,
         shape.requests,
-        BLOCK=shape.block,
-        STOPS=shape.stops,
-        BRANCHES=shape.branches,
+        shape.block,
+        shape.stops,
+        shape.branches,
         SLOTS_ROOM=_room(shape.block),
         STOPS_ROOM=_room(shape.stops),
         BRANCHES_ROOM=_room(shape.branches),

@@ -27,6 +27,7 @@ a token 26 below it cannot win: that bounds the rounding of z ÷ T. The noise is
 FLOOR = tl.constexpr(-1e30)
 NOTHING = tl.constexpr(-200.0)
 """exp of it is 0 in fp32."""
+_TABLE = ["seeds", "positions", "temperatures", "drafts"]
 REALS, NUMBERS = 5, 2
 """A chunk's partial results: peak, Σ exp, moment or Σ exp with noise, best and second z + T·G; their ids."""
 
@@ -78,7 +79,8 @@ def _without(z, ids, specials, start, SPECIALS: tl.constexpr, CHUNK: tl.constexp
     return z
 
 
-@triton.jit
+# Tables lie where the step's input buffer has room: their alignment is not worth a compilation.
+@triton.jit(do_not_specialize_on_alignment=_TABLE)
 def scan(
     logits,
     stride,
@@ -145,7 +147,7 @@ def scan(
         tl.store(numbers + field + at, second_id)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["chunks"], do_not_specialize_on_alignment=_TABLE)
 def merge(
     logits,
     stride,

@@ -21,6 +21,7 @@ PICKS = tl.constexpr(step.PICKS)
 COPIED = 256
 """Slots whose picks one program packs."""
 _COPIED = tl.constexpr(COPIED)
+_POINTERS = ["table", "tokens", "candidates", "bad", "p1", "p2", "entropy", "logprobs", "out"]
 
 
 @triton.jit
@@ -34,9 +35,9 @@ def _judge(
     row,
     tokens,
     out,
-    BLOCK: tl.constexpr,
-    STOPS: tl.constexpr,
-    BRANCHES: tl.constexpr,
+    block,
+    stop_room,
+    branch_room,
     SLOTS_ROOM: tl.constexpr,
     STOPS_ROOM: tl.constexpr,
     BRANCHES_ROOM: tl.constexpr,
@@ -57,7 +58,7 @@ def _judge(
     acceptance = matched + 1
 
     place = tl.arange(0, STOPS_ROOM)
-    stops = tl.load(row + HEADER + BLOCK + place, mask=place < STOPS, other=-1)
+    stops = tl.load(row + HEADER + block + place, mask=place < stop_room, other=-1)
     is_stop = tl.max((token[:, None] == stops[None, :]).to(tl.int32), 1) > 0
     stop_at = _first(is_stop & (slot < acceptance), slot, SLOTS_ROOM) + 1
     limit = tl.minimum(acceptance, cap)
@@ -65,11 +66,11 @@ def _judge(
     emitted = tl.where(stopped, stop_at, limit)
 
     branch = tl.arange(0, BRANCHES_ROOM)
-    known = branch < BRANCHES
-    lists = row + HEADER + BLOCK + STOPS + branch
+    known = branch < branch_room
+    lists = row + HEADER + block + stop_room + branch
     branch_slot = tl.load(lists, mask=known, other=0)
-    head = tl.load(lists + BRANCHES, mask=known, other=-1)
-    predicted = tl.load(lists + 2 * BRANCHES, mask=known, other=-1)
+    head = tl.load(lists + branch_room, mask=known, other=-1)
+    predicted = tl.load(lists + 2 * branch_room, mask=known, other=-1)
     head = tl.where(
         predicted >= 0, tl.load(tokens + predicted, mask=predicted >= 0, other=0).to(tl.int32), head
     )
@@ -85,10 +86,14 @@ def _judge(
     tl.store(out + 2, (alive & stopped).to(tl.int32))
     tl.store(out + 3, tl.where(alive & (covered < BRANCHES_ROOM), covered, -1))
     tl.store(out + 4, tl.where(alive & (reused < BRANCHES_ROOM) & (ended == 0), reused, -1))
-    tl.store(out + VERDICT + slot, tl.where(inside, token, 0), mask=slot < BLOCK)
+    tl.store(out + VERDICT + slot, tl.where(inside, token, 0), mask=slot < block)
 
 
-@triton.jit
+# One compilation serves every table whose lists fit into the same powers of two.
+@triton.jit(
+    do_not_specialize=["slots", "requests", "block", "stop_room", "branch_room"],
+    do_not_specialize_on_alignment=_POINTERS,
+)
 def settle_kernel(
     table,
     tokens,
@@ -101,23 +106,23 @@ def settle_kernel(
     out,
     slots,
     requests,
-    BLOCK: tl.constexpr,
-    STOPS: tl.constexpr,
-    BRANCHES: tl.constexpr,
+    block,
+    stop_room,
+    branch_room,
     SLOTS_ROOM: tl.constexpr,
     STOPS_ROOM: tl.constexpr,
     BRANCHES_ROOM: tl.constexpr,
 ):
     program = tl.program_id(0)
     if program < requests:
-        stride = HEADER + BLOCK + STOPS + 3 * BRANCHES
+        stride = HEADER + block + stop_room + 3 * branch_room
         _judge(
             table + program * stride,
             tokens,
-            out + program * (VERDICT + BLOCK),
-            BLOCK,
-            STOPS,
-            BRANCHES,
+            out + program * (VERDICT + block),
+            block,
+            stop_room,
+            branch_room,
             SLOTS_ROOM,
             STOPS_ROOM,
             BRANCHES_ROOM,
@@ -125,7 +130,7 @@ def settle_kernel(
     else:
         slot = (program - requests) * _COPIED + tl.arange(0, _COPIED)
         here = slot < slots
-        to = out + requests * (VERDICT + BLOCK) + slot
+        to = out + requests * (VERDICT + block) + slot
         tl.store(to, tl.load(tokens + slot, mask=here).to(tl.int32), mask=here)
         tl.store(to + slots, tl.load(candidates + slot, mask=here).to(tl.int32), mask=here)
         tl.store(to + 2 * slots, tl.load(bad + slot, mask=here).to(tl.int32), mask=here)
