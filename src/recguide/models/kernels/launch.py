@@ -80,6 +80,7 @@ def multiply(
 
     A `detour` with `on` alone makes other tokens zero.
     """
+    x = x.contiguous()
     tokens, inputs = x.shape
     outputs = matrix.shape[1] // 2 if gated else matrix.shape[1]
     shape = (tile.split, tokens, outputs) if tile.split > 1 else (tokens, outputs)
@@ -92,10 +93,10 @@ def multiply(
     programs = triton.cdiv(tokens, tile.tokens) * triton.cdiv(outputs, tile.outputs) * tile.split
     launch: Any = cast("Any", product)[(programs,)]
     launch(
-        TensorDescriptor.from_tensor(x, [tile.tokens, tile.depth]),
+        _by_rows(x, [tile.tokens, tile.depth]),
         _by_columns(matrix, box),
         _by_columns(detour.merged, box),
-        None if detour.low is None else TensorDescriptor.from_tensor(detour.low, [tile.tokens, tile.depth]),
+        None if detour.low is None else _by_rows(detour.low, [tile.tokens, tile.depth]),
         _by_columns(detour.outer, box),
         matrix,
         None if detour.on is None else detour.on.view(torch.uint8),
@@ -119,6 +120,11 @@ def multiply(
         **_dependent(x),
     )
     return y
+
+
+def _by_rows(x: Tensor, box: list[int]) -> TensorDescriptor:
+    # A single row may have any stride between rows.
+    return TensorDescriptor(x, list(x.shape), [x.shape[1], 1], box)
 
 
 def _by_columns(matrix: Tensor | None, box: list[int]) -> TensorDescriptor | None:
