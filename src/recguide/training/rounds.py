@@ -41,6 +41,7 @@ class Round:
         continued: whether its draft came from a continuation branch; otherwise its row is the same whether
             it was drafted anew or by a correction branch.
         kept: A, cut at the text's end.
+        cut: whether the text ended before the first mismatch, so that A might have been larger.
         opened: branches that ran beside the verification.
         covered: the branch at the outcome's slot; None for none, and in a text's last round.
         reused: the branch whose draft the next round has.
@@ -49,6 +50,7 @@ class Round:
     row: int
     continued: bool
     kept: int
+    cut: bool
     opened: tuple[Prepared, ...] = ()
     covered: Prepared | None = None
     reused: Prepared | None = None
@@ -137,8 +139,9 @@ class Replay:
                 if row is None:
                     done.steps, n = done.steps + 1, n + 1
                     continue
-                kept = min(self._fresh.matched[row] + 1, last - n)
-                done.rounds.append(Round(row, continued=False, kept=kept))
+                acceptance = self._fresh.matched[row] + 1
+                kept = min(acceptance, last - n)
+                done.rounds.append(Round(row, continued=False, kept=kept, cut=kept < acceptance))
                 n += kept
             found.append(done)
         return found
@@ -208,7 +211,15 @@ class Replay:
             candidate = rows.candidates[row][CORRECTED.index(covered)]
             reused = covered if candidate == self._token(walk.text, walk.n + acceptance) else None
         walk.done.rounds.append(
-            Round(row, walk.continued, kept, tuple(kind for kind, _ in opened), covered, reused)
+            Round(
+                row,
+                walk.continued,
+                kept,
+                kept < acceptance,
+                tuple(kind for kind, _ in opened),
+                covered,
+                reused,
+            )
         )
         walk.n, walk.row, walk.continued = walk.n + kept, None, False
         assert length >= acceptance
