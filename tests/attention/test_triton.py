@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.attention.batches import batches
 
-from recguide.attention.packing import pack
+from recguide.attention.columns import Columns
+from recguide.attention.packing import BatchShape, Flat, batch_of, pack
 from recguide.attention.reference import ReferenceAttention
 from recguide.attention.rotation import Rotation
 from recguide.core import KVShape, RecGuideError, Row
@@ -63,6 +65,16 @@ def projections(batch, heads, kv_heads, dim=DIM, dtype=torch.float32):
 
 def pages_of(tables):
     return 1 + max([0, *(page for table in tables for page in table)])
+
+
+def tables_of(rows, page_size):
+    """Pages in random order for every request, and those that none holds."""
+    needed = {}
+    for row in rows:
+        held = row.prefix + (len(row.tokens) if row.causal else 0)
+        needed[row.request] = max(needed.get(row.request, 0), -(-held // page_size))
+    pages = torch.randperm(sum(needed.values()) + 2).tolist()
+    return [[pages.pop() for _ in range(needed[request])] for request in sorted(needed)]
 
 
 def check(
@@ -170,7 +182,7 @@ def test_what_a_page_held_before_does_not_leak_into_it():
     ("shape", "heads", "message"),
     [
         ((2, 16, torch.float64), 4, "not torch.float64"),
-        ((2, 24, torch.float32), 4, "head_dim 24"),
+        ((2, 24, torch.float32), 4, "not 24"),
         ((2, 16, torch.float32), 5, "5 query heads"),
     ],
 )
@@ -196,18 +208,14 @@ class Story:
     def run(self, steps, *, page_size=16, beside=(), branches=0, tuning=SMALL, programs=5):
         """[length, heads · dim]: its results when `steps` tokens at a time run, other rows beside them."""
         heads, kv_heads, dim = self.shape
-        own = -(-self.length // page_size)
-        others = 1 + max([0, *(-(-(row.prefix + len(row.tokens)) // page_size) for row in beside)])
-        count = 1 + max([0, *(row.request for row in beside)])
-        pages = torch.randperm(own + others * count).tolist()
-        tables = [pages[:own], *(pages[own + others * i : own + others * (i + 1)] for i in range(count))]
-        cache = cache_of(len(pages), page_size, kv_heads, dim, self.dtype)
+        tables = tables_of([Row(0, 0, (0,) * self.length, True), *beside], page_size)
+        cache = cache_of(pages_of(tables), page_size, kv_heads, dim, self.dtype)
         attention = TritonAttention(cache, heads, exact=True, tuning=tuning, programs=programs)
         results = []
         for step in steps:
             done = sum(map(len, results))
             draft = [Row(0, done, (1, 2, 3), False, stem=min(i, step)) for i in range(branches)]
-            rows = [*draft, Row(0, done, (0,) * step, True), *(replace(row, request=1) for row in beside)]
+            rows = [*draft, Row(0, done, (0,) * step, True), *beside]
             batch = packed(attention, rows, tables, page_size)
             mine = (batch.request == 0) & batch.causal
             qkv = projections(batch, heads, kv_heads, dim, self.dtype)
@@ -223,7 +231,7 @@ def ways(draw, length):
     steps = []
     while sum(steps) < length:
         steps.append(min(draw(st.sampled_from((1, 7, 16, 33))), length - sum(steps)))
-    beside = [Row(0, draw(st.integers(0, 40)), (1,) * draw(st.integers(1, 5)), True)]
+    beside = [Row(1, draw(st.integers(0, 40)), (1,) * draw(st.integers(1, 5)), True)]
     return {
         "steps": steps,
         "page_size": draw(st.sampled_from((4, 16, 64))),
@@ -256,3 +264,139 @@ def test_exact_results_are_those_of_the_default_mode():
     batch = packed(attention, batch_rows, [[0, 1, 2]], 16)
     out = attention.plan(batch)(0, story.qkv.clone(), rotation_at(batch.positions))
     torch.testing.assert_close(story.run([LENGTH]), out, rtol=0, atol=1e-6)
+
+
+# --- on a GPU -----------------------------------------------------------------------------------------------
+
+on_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def round_of(request, prefix, block, branches=0, causal=True):
+    """A verification with branches, or branches alone."""
+    verify = [Row(request, prefix, (0,) * block, True)] if causal else []
+    stems = range(1, 1 + branches) if causal else [0] * branches
+    return verify + [Row(request, prefix, (0,) * block, False, stem=s, adapter=True) for s in stems]
+
+
+def rounds(*each):
+    return [row for args in each for row in round_of(*args)]
+
+
+GPU_MIXES = {
+    "one AR step": rounds((0, 1024, 1)),
+    "one verification with branches": rounds((0, 1000, 16, 3)),
+    "a draft alone": rounds((0, 4096, 32, 1, False)),
+    "64 AR steps": rounds(*((i, 61 * i, 1) for i in range(64))),
+    "a chunk": rounds((0, 0, 700)),
+    "a later chunk": rounds((0, 2048, 513)),
+    "everything at once": rounds(
+        (0, 4096, 33, 3),
+        (1, 17, 300),
+        *((i, 40 * i, 1, 1) for i in range(2, 20)),
+        *((i, 1000, 8, 2) for i in range(20, 30)),
+        *((i, 500, 16, 1, False) for i in range(30, 34)),
+    ),
+}
+
+
+def in_float32(cache, batch, qkv, rotation):
+    """The reference's results from the same elements, worked out in float32."""
+    shape = replace(cache.shape, dtype=torch.float32)
+    wide = KVCache(shape, cache.keys.shape[1] // cache.page_size, cache.page_size)
+    wide.keys.copy_(cache.keys)
+    wide.values.copy_(cache.values)
+    turned = replace(
+        rotation, cos=rotation.cos.float(), sin=rotation.sin.float(), query_scale=rotation.query_scale.float()
+    )
+    return ReferenceAttention(wide).plan(batch)(0, qkv.float(), turned)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "page_size"),
+    [(32, 8, 128, 64), (32, 8, 128, 16), (9, 3, 64, 16), (8, 8, 64, 64), (6, 2, 128, 16)],
+)
+@pytest.mark.parametrize("mix", GPU_MIXES)
+class TestBfloat16:
+    pytestmark = on_gpu
+
+    def test_equals_the_reference(self, mix, heads, kv_heads, dim, page_size, exact):
+        rows = GPU_MIXES[mix]
+        tables = tables_of(rows, page_size)
+        cache = cache_of(pages_of(tables), page_size, kv_heads, dim, torch.bfloat16)
+        attention = TritonAttention(cache, heads, exact=exact)
+        batch = packed(attention, rows, tables, page_size)
+        qkv = projections(batch, heads, kv_heads, dim, torch.bfloat16)
+        rotation = rotation_at(batch.positions, dim, torch.bfloat16)
+        expected = in_float32(cache, batch, qkv, rotation)
+        out = attention.plan(batch)(0, qkv, rotation).float()
+        torch.testing.assert_close(out, expected, rtol=0.02, atol=0.02)
+        assert (out - expected).abs().mean() < 0.002
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(32, 8, 128), (9, 3, 64)])
+class TestExactBfloat16:
+    pytestmark = on_gpu
+    LENGTH = 300
+
+    def test_results_are_the_same_to_the_last_bit_however_they_come_about(self, heads, kv_heads, dim):
+        story = Story(self.LENGTH, heads, kv_heads, dim, torch.bfloat16)
+        ordinary = {"tuning": None, "programs": None}
+        one_by_one = story.run([1] * self.LENGTH, **ordinary)
+        beside = rounds(*((i, 40 * i, 1 + i % 3, i % 2) for i in range(1, 64)))
+        for way in (
+            {"steps": [self.LENGTH]},
+            {"steps": [100, 1, 99, 100], "programs": 7},
+            {"steps": [16] * 18 + [12], "branches": 3},
+            {"steps": [16] * 18 + [12], "branches": 3, "programs": 1000},
+            {"steps": [1] * 20 + [280], "beside": beside},
+            {"steps": [33] * 9 + [3], "beside": beside, "branches": 2, "page_size": 64},
+        ):
+            assert torch.equal(story.run(**(ordinary | way)), one_by_one), way
+
+
+class TestGraphs:
+    pytestmark = on_gpu
+
+    def test_one_graph_serves_every_batch_of_its_size(self):
+        heads, kv_heads, dim, page_size, dtype = 32, 8, 128, 16, torch.bfloat16
+        cache = cache_of(2048, page_size, kv_heads, dim, dtype)
+        attention = TritonAttention(cache, heads)
+        shape = BatchShape(tokens=64, wanted=1, requests=64, pages=300, tiling=attention.tiling(64))
+        columns = Columns(shape.columns())
+        device = torch.zeros(columns.size, dtype=torch.uint8, device=DEVICE)
+        bucket = batch_of(columns.tensors(device), shape)
+        bucket.kv_slots.fill_(-1)
+        given = torch.randn(64, heads + 2 * kv_heads, dim, device=DEVICE).to(dtype)
+        turn = rotation_at(torch.arange(64, device=DEVICE), dim, dtype)
+        qkv = torch.empty_like(given)
+        attend = attention.plan(bucket)
+
+        def forward():
+            qkv.copy_(given)
+            return attend(0, qkv, turn)
+
+        forward()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = forward()
+        for rows in (
+            rounds((0, 4096, 16, 3)),
+            rounds(*((i, 20 * i, 1) for i in range(50))),
+            rounds((0, 9, 60)),
+        ):
+            tables = tables_of(rows, page_size)
+            flat = Flat(rows, tables, page_size)
+            host = np.zeros(columns.size, np.uint8)
+            flat.fill(columns.arrays(host), tables, page_size, shape.tiling)
+            device.copy_(torch.from_numpy(host))
+            batch = packed(attention, rows, tables, page_size)
+            n = len(batch.tokens)
+            cut = replace(turn, cos=turn.cos[:n], sin=turn.sin[:n], query_scale=turn.query_scale[:n])
+            expected = in_float32(cache, batch, given[:n], cut)
+            graph.replay()
+            torch.testing.assert_close(out[:n].float(), expected, rtol=0.02, atol=0.02)

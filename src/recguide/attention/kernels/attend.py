@@ -83,6 +83,8 @@ def attend(
                 _item(tensors, tokens, item_ptr, table_ptr, SCALE, KV_HEADS, SHARE, DIM, PAGE, ROWS, KEYS,
                       STAGES, EXACT, PDL)
         # fmt: on
+    if PDL:
+        gdc_wait()  # by idle programs too: the end of this kernel is then the end of those before it
 
 
 @triton.jit
