@@ -1,0 +1,253 @@
+"""Exact mode on the demo model: a text is bitwise the same however it was computed, and what that costs.
+
+Every prompt is decoded plainly and alone; then among others, with too little KV memory, so that requests are
+preempted and computed again, and by every method. Token ids, and the raw log-probabilities of every fourth
+prompt's tokens, must not differ in a single bit. Odd prompts are sampled, even ones greedy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from recguide import LLM, SamplingParams
+from recguide.bench.decoding import decode
+from recguide.bench.results import Target, write_result
+from recguide.bench.tables import text_table
+from recguide.core import Completion
+from recguide.engine.engine import Engine
+from recguide.training.prompts import read_prompts
+
+RESULTS = Path(__file__).parent / "results"
+PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
+TASKS = ("gsm8k_test", "humaneval", "ifeval", "mt_bench")
+MODEL_LEN = 4096
+METHODS = ("ar", "linear", "tidar", "recguide")
+COLUMNS = {
+    "condition": "condition",
+    "method": "method",
+    "texts": "texts",
+    "tokens": "tokens",
+    "differing_texts": "differ",
+    "compared_logprobs": "logprobs",
+    "differing_logprobs": "differ",
+    "preemptions": "preempted",
+    "seconds": "s",
+}
+COST_COLUMNS = {
+    "method": "method",
+    "load": "C",
+    "exact_tokens_per_s": "exact tok/s",
+    "default_tokens_per_s": "default tok/s",
+    "exact_over_default": "ratio",
+}
+
+MakeEngine = Callable[[bool, int, int], Engine]
+"""(exact, requests that run together at most, tokens of KV) → an engine on the model."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Prompts (token ids), tokens of each, and every how many of them log-probabilities are compared."""
+
+    prompts: Sequence[Sequence[int]]
+    tokens: int
+    block: int = 16
+    logprob_every: int = 4
+
+    def params(self, index: int, method: str, *, logprobs: bool = True) -> SamplingParams:
+        return SamplingParams(
+            temperature=0.8 if index % 2 else 0.0,
+            seed=index,
+            max_tokens=self.tokens,
+            ignore_eos=True,
+            logprobs=0 if logprobs and index % self.logprob_every == 0 else None,
+            method=method,
+            block_size=None if method == "ar" else self.block,
+        )
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What one condition made of the prompts."""
+
+    completions: Sequence[Completion]
+    preemptions: int
+    seconds: float
+
+
+def complete(engine: Engine, work: Workload, method: str, *, alone: bool) -> Texts:
+    """All prompts: one after another, or as many together as the engine runs."""
+    began = time.perf_counter()
+    completions: list[Completion] = []
+    preemptions = 0
+    everything = range(len(work.prompts))
+    for group in ([index] for index in everything) if alone else [everything]:
+        requests = [engine.add(work.prompts[i], work.params(i, method))[0] for i in group]
+        dropped: set[int] = set()
+        while engine.busy:
+            engine.step()
+            # Only a preemption takes the KV of a request that has begun to speak.
+            now = {r.arrival for r in requests if r.emitted and not r.cached and r.finish_reason is None}
+            preemptions += len(now - dropped)
+            dropped = now
+        completions += [request.completion() for request in requests]
+    return Texts(completions, preemptions, time.perf_counter() - began)
+
+
+def held_against(reference: Texts, texts: Texts) -> dict[str, Any]:
+    """Counts of texts whose token ids differ, and of those whose log-probabilities do."""
+    pairs = list(zip(reference.completions, texts.completions, strict=True))
+    judged = [(a, b) for a, b in pairs if a.logprobs is not None]
+    return {
+        "texts": len(pairs),
+        "tokens": sum(len(completion.token_ids) for completion in texts.completions),
+        "differing_texts": sum(a.token_ids != b.token_ids for a, b in pairs),
+        "compared_logprobs": sum(len(a.logprobs or ()) for a, _ in judged),
+        "differing_logprobs": sum(_logprobs(a) != _logprobs(b) for a, b in judged),
+        "preemptions": texts.preemptions,
+        "seconds": texts.seconds,
+    }
+
+
+def _logprobs(completion: Completion) -> list[float]:
+    return [entry.logprob for entry in completion.logprobs or ()]
+
+
+def conditions(
+    make: MakeEngine, work: Workload, *, together: int, roomy: int, scarce: int
+) -> list[dict[str, Any]]:
+    """One row for each condition; the first is the reference that the others are held against.
+
+    Args:
+        together: requests that run together.
+        roomy, scarce: tokens of KV that fit all of them, and far fewer.
+    """
+    engine = make(True, together, roomy)
+    reference = complete(engine, work, "ar", alone=True)
+    rows = [{"condition": "alone", "method": "ar", **held_against(reference, reference)}]
+    for method in METHODS:
+        texts = complete(engine, work, method, alone=False)
+        rows.append({"condition": f"with {together - 1} others", "method": method})
+        rows[-1] |= held_against(reference, texts)
+    del engine
+    engine = make(True, together, scarce)
+    for method in ("ar", "recguide"):
+        texts = complete(engine, work, method, alone=False)
+        rows.append({"condition": "after preemption", "method": method, **held_against(reference, texts)})
+    return rows
+
+
+def costs(make: MakeEngine, work: Workload, *, loads: Sequence[int], roomy: int) -> list[dict[str, Any]]:
+    """Tokens per second of exact and default mode, decode-only steps, by method and load."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for mode, exact in (("exact", True), ("default", False)):
+        engine = make(exact, max(loads), roomy)
+        for method in ("ar", "recguide"):
+            for load in loads:
+                indices = range(load)
+                params = [work.params(i, method, logprobs=False) for i in indices]
+                prompts = [work.prompts[i] for i in indices]
+                decode(engine, prompts, params)  # compiles, captures
+                speed = decode(engine, prompts, params).tokens_per_s
+                row = found.setdefault((method, load), {"method": method, "load": load})
+                row[f"{mode}_tokens_per_s"] = speed
+        del engine
+    for row in found.values():
+        row["exact_over_default"] = row["exact_tokens_per_s"] / row["default_tokens_per_s"]
+    return list(found.values())
+
+
+def targets(rows: Sequence[dict[str, Any]]) -> list[Target]:
+    """Nothing may differ, and the preempted condition must have preempted somebody."""
+    found: list[Target] = []
+    for row in rows[1:]:
+        name = f"{row['condition']}, {row['method']}"
+        found.append(Target.at_most(f"{name}: texts that differ", row["differing_texts"], 0))
+        found.append(Target.at_most(f"{name}: log-probabilities that differ", row["differing_logprobs"], 0))
+        if row["condition"] == "after preemption":
+            found.append(Target.at_least(f"{name}: preemptions", row["preemptions"], 1))
+    return found
+
+
+def read_texts(files: Sequence[Path], count: int) -> list[str]:
+    """Prompts of all files by turns."""
+    each = [[prompt.text for prompt in read_prompts(file)][:count] for file in files]
+    by_turns = chain.from_iterable(zip(*each, strict=False))
+    return list(by_turns)[:count]
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument(
+        "--prompts", type=Path, nargs="+", default=[PROMPTS / f"{task}.jsonl.gz" for task in TASKS]
+    )
+    parser.add_argument("--count", type=int, default=200, help="prompts")
+    parser.add_argument("--tokens", type=int, default=256, help="new tokens of each")
+    parser.add_argument("--together", type=int, default=64)
+    parser.add_argument("--kv", type=int, default=65_536, help="tokens of KV that fit all that run together")
+    parser.add_argument("--scarce-kv", type=int, default=12_288)
+    parser.add_argument("--quick", action="store_true", help="16 prompts of 32 tokens")
+    parser.add_argument("--output", type=Path, default=RESULTS / "exact_mode.json")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.count, options.tokens, options.together = 16, 32, 8
+        options.kv, options.scarce_kv = 8192, 1024
+    return options
+
+
+def main() -> None:
+    options = parse()
+
+    def make(exact: bool, together: int, kv: int) -> Engine:
+        llm = LLM(
+            options.model,
+            dtype=options.dtype,
+            exact=exact,
+            max_running=together,
+            kv_cache_tokens=kv,
+            max_model_len=MODEL_LEN,
+        )
+        return llm.engine
+
+    llm = LLM(options.model, dtype=options.dtype)
+    texts = read_texts(options.prompts, options.count)
+    ids = [llm.tokenizer.chat([{"role": "user", "content": text}]) for text in texts]
+    device = llm.model.kv_shape.device
+    longest = max(len(prompt) for prompt in ids)
+    del llm
+    work = Workload(ids, options.tokens)
+    rows = conditions(make, work, together=options.together, roomy=options.kv, scarce=options.scarce_kv)
+    print(text_table(rows, COLUMNS), "\n")
+    price = costs(make, work, loads=(1, options.together), roomy=options.kv)
+    print(text_table(price, COST_COLUMNS))
+    write_result(
+        options.output,
+        device=device,
+        settings={
+            "model": options.model,
+            "dtype": options.dtype,
+            "prompts": len(ids),
+            "longest_prompt": longest,
+            "tokens": options.tokens,
+            "block": work.block,
+            "temperatures": [0.0, 0.8],
+            "together": options.together,
+            "kv_tokens": options.kv,
+            "scarce_kv_tokens": options.scarce_kv,
+            "after_a_prefix_hit": "not applicable: there is no prefix cache yet",
+        },
+        rows=[*rows, *price],
+        targets=targets(rows),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The comparison finds what differs; on a float64 model nothing does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from benchmarks.exact_mode import METHODS, Texts, Workload, complete, conditions, costs, held_against, targets
+from tests.toy import toy_model
+
+from recguide.engine.engine import Engine, EngineConfig
+
+PROMPTS = [list(b"What is it?"), list(b"x"), list(b"river " * 4), list(b"one, two, "), list(b"ab" * 9)]
+TOKENS = 30
+WORK = Workload(PROMPTS, tokens=TOKENS, block=4, logprob_every=2)
+
+
+def make(exact: bool, together: int, kv: int) -> Engine:
+    del exact
+    return Engine(toy_model(), str, EngineConfig(max_running=together, kv_cache_tokens=kv, page_size=4))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return conditions(make, WORK, together=4, roomy=1024, scarce=80)
+
+
+def test_every_condition_and_method_has_a_row_and_no_token_differs(rows):
+    assert [row["method"] for row in rows] == ["ar", *METHODS, "ar", "recguide"]
+    assert {row["condition"] for row in rows} == {"alone", "with 3 others", "after preemption"}
+    assert all(row["texts"] == 5 for row in rows)
+    assert all(row["tokens"] == 5 * TOKENS for row in rows)
+    assert not any(row["differing_texts"] for row in rows)
+    assert all(row["compared_logprobs"] == 3 * TOKENS for row in rows)
+
+
+def test_scarce_memory_preempts_and_ample_memory_does_not(rows):
+    assert all((row["preemptions"] > 0) == (row["condition"] == "after preemption") for row in rows)
+
+
+def test_a_changed_token_and_a_changed_bit_are_counted():
+    texts = complete(make(True, 4, 1024), WORK, "ar", alone=False)
+    first, second, third, *others = texts.completions
+    changed = replace(first, token_ids=(*first.token_ids[:-1], first.token_ids[-1] ^ 1))
+    entry = third.logprobs[0]
+    shifted = replace(third, logprobs=(replace(entry, logprob=entry.logprob + 1e-15), *third.logprobs[1:]))
+    found = held_against(texts, Texts([changed, second, shifted, *others], 0, 1.0))
+    assert (found["differing_texts"], found["differing_logprobs"]) == (1, 1)
+
+
+def test_a_preempted_condition_that_preempted_nobody_misses_its_target(rows):
+    idle = [*rows[:-1], rows[-1] | {"preemptions": 0}]
+    missed = [target.name for target in targets(idle) if not target.met and "preemptions" in target.name]
+    assert missed == ["after preemption, recguide: preemptions"]
+
+
+def test_costs_have_both_modes():
+    prices = costs(make, WORK, loads=(1, 3), roomy=1024)
+    assert [(row["method"], row["load"]) for row in prices] == [
+        ("ar", 1),
+        ("ar", 3),
+        ("recguide", 1),
+        ("recguide", 3),
+    ]
+    assert all(row["exact_tokens_per_s"] > 0 and row["exact_over_default"] > 0 for row in prices)
