@@ -387,6 +387,16 @@ class Backbone(Protocol):
     def kv_shape(self) -> KVShape: ...
 
     @property
+    def heads(self) -> int:
+        """Query heads, a multiple of the cache's."""
+        ...
+
+    @property
+    def adapted(self) -> bool:
+        """Whether there is a draft adapter, so that rows with and without it are computed differently."""
+        ...
+
+    @property
     def diffusion_adapter(self) -> bool:
         """Whether block diffusion needs the adapter: a model that learned to draft by adapter does."""
         ...

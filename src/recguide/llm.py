@@ -32,8 +32,13 @@ class LLM:
             model that can draft and "ar" for one that cannot.
         max_running: choices that decode together at most.
         max_batch_tokens: query tokens of a forward at most.
-        kv_cache_tokens: tokens that the KV cache holds, over all running choices.
+        kv_cache_tokens: tokens that the KV cache holds, over all running choices; None is 32,768 on a CPU,
+            and on a GPU what memory is left.
         max_model_len: prompt and output tokens of a choice at most; None is the model's limit.
+        gpu_memory_utilisation: share of a GPU's memory that may be in use, other programs' use included.
+        graphs: whether forwards run through CUDA graphs; None wherever they can.
+        exact: a token's bits do not depend on what else runs (needs a GPU): slower, and then a text is the
+            same alone, in company, after preemption and by every method. A loaded model is loaded so too.
 
     Raises:
         CheckpointError: the model's files do not hold what they promise.
@@ -51,11 +56,16 @@ class LLM:
         block_size: int = 16,
         max_running: int = 64,
         max_batch_tokens: int = 1024,
-        kv_cache_tokens: int = 32_768,
+        kv_cache_tokens: int | None = None,
         max_model_len: int | None = None,
+        gpu_memory_utilisation: float = 0.9,
+        graphs: bool | None = None,
+        exact: bool = False,
     ) -> None:
         self.model = (
-            load(model, adapter=adapter, device=device, dtype=dtype) if isinstance(model, str) else model
+            load(model, adapter=adapter, device=device, dtype=dtype, exact=exact)
+            if isinstance(model, str)
+            else model
         )
         config = EngineConfig(
             method=method,
@@ -64,6 +74,9 @@ class LLM:
             max_batch_tokens=max_batch_tokens,
             kv_cache_tokens=kv_cache_tokens,
             max_model_len=max_model_len,
+            gpu_memory_utilisation=gpu_memory_utilisation,
+            graphs=graphs,
+            exact=exact,
         )
         decode = published.decode if self.model.tokenizer is None else self.model.tokenizer.decode
         self.engine = Engine(self.model, decode, config)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from tests.fake import assert_invariant
 from tests.tiny import tiny_model
 
 from recguide.core import SamplingParams
@@ -45,7 +46,7 @@ def complete(family, config=None, **params):
     groups = [machine.add(prompt, SamplingParams(max_tokens=24, **params)) for prompt in PROMPTS]
     while machine.busy:
         for request, _ in machine.step():
-            assert request.cached == len(request.prompt) + len(request.emitted) - 1
+            assert_invariant(machine, request)
     assert machine.runner.pool.free_pages == machine.runner.pool.pages
     return [request.completion() for group in groups for request in group]
 

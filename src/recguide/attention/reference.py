@@ -29,6 +29,10 @@ class ReferenceAttention:
     def __init__(self, cache: KVCache) -> None:
         self._cache = cache
 
+    def tiling(self, tokens: int) -> None:  # noqa: ARG002
+        """It needs no work list."""
+        return
+
     def plan(self, batch: PackedBatch) -> Attend:
         """The attention of one forward. It writes the causal rows' KV, layer by layer, as it is called."""
         cache, written = self._cache, batch.written

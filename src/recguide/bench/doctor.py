@@ -62,7 +62,7 @@ def examine(llm: LLM, prompts: Sequence[Sequence[int]], progress: Progress) -> l
     checks: tuple[tuple[str, Callable[[], Finding]], ...] = (
         ("versions", versions),
         ("device", lambda: device(llm.model)),
-        ("memory", lambda: memory(llm.model, llm.engine.config.kv_cache_tokens)),
+        ("memory", lambda: memory(llm.model, llm.engine.memory.kv_tokens)),
         ("template", lambda: template(llm.model)),
         ("mask token", lambda: mask_token(llm.model)),
         ("adapter", lambda: adapter(llm, prompts[0])),

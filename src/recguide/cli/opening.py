@@ -24,15 +24,19 @@ def open_model(source: str, options: LoadOptions) -> Model:
             device=options.device,
             revision=options.revision,
             load_format=options.load_format,
+            exact=options.exact,
             progress=progress,
         )
 
 
 def open_llm(source: str, options: LoadOptions) -> LLM:
     model = open_model(source, options)
-    if options.kv_cache_tokens is None:
-        return LLM(model, max_model_len=options.max_model_len)
-    return LLM(model, max_model_len=options.max_model_len, kv_cache_tokens=options.kv_cache_tokens)
+    return LLM(
+        model,
+        max_model_len=options.max_model_len,
+        kv_cache_tokens=options.kv_cache_tokens,
+        exact=options.exact,
+    )
 
 
 def tokenizer_of(model: Model) -> Tokenizer:

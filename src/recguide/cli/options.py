@@ -49,6 +49,7 @@ class LoadOptions:
     load_format: str
     max_model_len: int | None
     kv_cache_tokens: int | None
+    exact: bool
 
 
 def loading(
@@ -77,10 +78,18 @@ def loading(
     kv_cache_tokens: Annotated[
         int | None, typer.Option(help="Tokens that the KV cache holds.", rich_help_panel=_LOADING)
     ] = None,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact",
+            help="Bits do not depend on what else runs: slower, GPU only.",
+            rich_help_panel=_LOADING,
+        ),
+    ] = False,
 ) -> LoadOptions:
     """The options that say how a model is loaded."""
     chosen = None if adapter == "none" else adapter
-    return LoadOptions(chosen, device, dtype, revision, load_format, max_model_len, kv_cache_tokens)
+    return LoadOptions(chosen, device, dtype, revision, load_format, max_model_len, kv_cache_tokens, exact)
 
 
 def sampling(

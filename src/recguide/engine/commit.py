@@ -1,10 +1,14 @@
-"""Commit: what a verdict means for the request's text, limits and statistics (architecture §3).
+"""Commit: what a verdict means for its request (architecture §3), in two parts.
 
-It runs in order of emission and may only end a request: what a round emitted past that end is dropped before
-statistics and text see it.
+`advance` is what the next forward depends on: tokens, cached length, draft in hand, whether the request has
+ended. `publish` is what only readers wait for: text, chunks, statistics. It may run while the next forward
+does, so it reads nothing that an advance may change but what `Advanced` remembers. Both run in order of
+emission and may only *end* a request: what a round emitted past that end is dropped before anyone sees it.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from recguide.core import Chunk, FinishReason, Origin
 from recguide.engine.request import Request
@@ -12,52 +16,93 @@ from recguide.engine.rounds import Verdict
 from recguide.speculation.rows import BranchKind, Phase
 
 
-def commit(request: Request, verdict: Verdict) -> Chunk | None:
-    """Applies the verdict; returns what a stream may show, None if the forward emitted nothing."""
-    layout = verdict.layout
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """What a verdict has done to its request.
+
+    Attributes:
+        drafted_by: the kind of branch that drafted the verified block, None if a draft forward did.
+        start, kept: the request's tokens emitted before, and those added.
+    """
+
+    request: Request
+    verdict: Verdict
+    drafted_by: BranchKind | None
+    start: int
+    kept: int
+
+
+def advance(request: Request, verdict: Verdict) -> Advanced:
+    """Applies the verdict as far as the request's next rows depend on it.
+
+    Text is needed only if it may end the request: a request with stop strings is never run past one.
+    """
+    layout, start = verdict.layout, len(request.emitted)
     drafted_by = request.draft.branch if request.draft is not None else None
     request.draft = verdict.draft
     if layout.phase is Phase.PREFILL:
         request.cached += len(layout.rows[0].tokens)
     elif layout.phase is Phase.VERIFY:
         request.cached += len(verdict.tokens)
+    if verdict.tokens:
+        try:
+            if request.params.stop:
+                _emit_with_text(request, verdict)
+            else:
+                request.emitted += verdict.tokens
+                _end(request, stopped=verdict.stopped)
+        finally:
+            request.cached -= start + len(verdict.tokens) - len(request.emitted)
+    return Advanced(request, verdict, drafted_by, start, len(request.emitted) - start)
+
+
+def _emit_with_text(request: Request, verdict: Verdict) -> None:
+    """Emits token by token up to the one that completes a stop string; a stop token beats it."""
+    *others, last = verdict.tokens
+    for token in others:
+        if _pushed(request, token):
+            return
+    if verdict.stopped or not _pushed(request, last):
+        if verdict.stopped:
+            request.emitted.append(last)
+            request.text.push(last, may_stop=False)
+        _end(request, stopped=verdict.stopped)
+
+
+def _pushed(request: Request, token: int) -> bool:
+    """Emits a token; true if its text ends the request."""
+    request.emitted.append(token)
+    may_stop = len(request.emitted) >= request.params.min_tokens
+    if not request.text.push(token, may_stop=may_stop):
+        return False
+    request.finish_reason, request.stop_reason = FinishReason.STOP, request.text.stop
+    return True
+
+
+def _end(request: Request, *, stopped: bool) -> None:
+    """Ends the request if its last token does; a stop token beats the cap."""
+    if stopped:
+        request.finish_reason, request.stop_reason = FinishReason.STOP, request.emitted[-1]
+    elif request.remaining == 0:
+        request.finish_reason = FinishReason.LENGTH
+
+
+def publish(done: Advanced) -> Chunk | None:
+    """Completes what `advance` began; returns what a stream may show, None if nothing was emitted."""
+    request, verdict, kept = done.request, done.verdict, done.kept
     if not verdict.tokens:
         _count(request, verdict, 0)
         return None
-
-    start = len(request.emitted)
-    origins = _origins(request, verdict, drafted_by)
-    for token, origin in zip(verdict.tokens, origins, strict=True):
-        _emit(
-            request,
-            token,
-            origin,
-            stopped=verdict.stopped and len(request.emitted) - start == len(origins) - 1,
-        )
-        if request.finish_reason is not None:
-            break
-    kept = len(request.emitted) - start
-    request.cached -= len(verdict.tokens) - kept
-    request.logprobs.extend(verdict.logprobs[:kept])
-    request.stats.tokens = len(request.emitted)
-    _count(request, verdict, kept)
-    return _chunk(request, start)
-
-
-def _emit(request: Request, token: int, origin: Origin, *, stopped: bool) -> None:
-    """Appends a token and ends the request if it stops it; a stop token beats the cap."""
-    request.emitted.append(token)
-    request.origins.append(origin)
-    may_stop = len(request.emitted) >= request.params.min_tokens
-    if stopped:
-        request.text.push(token, may_stop=False)
-        request.finish_reason, request.stop_reason = FinishReason.STOP, token
-    elif request.text.push(token, may_stop=may_stop):
-        request.finish_reason, request.stop_reason = FinishReason.STOP, request.text.stop
-    elif request.remaining == 0:
-        request.finish_reason = FinishReason.LENGTH
+    request.origins += _origins(done)[:kept]
+    if not request.params.stop:
+        for token in verdict.tokens[:kept]:
+            request.text.push(token, may_stop=False)
     if request.finish_reason is not None:
         request.text.finish()
+    request.logprobs += verdict.logprobs[:kept]
+    request.stats.tokens = len(request.emitted)
+    _count(request, verdict, kept)
+    return _chunk(request, done.start)
 
 
 def _chunk(request: Request, start: int) -> Chunk:
@@ -72,19 +117,18 @@ def _chunk(request: Request, start: int) -> Chunk:
     )
 
 
-def _origins(request: Request, verdict: Verdict, drafted_by: BranchKind | None) -> list[Origin]:
+def _origins(done: Advanced) -> list[Origin]:
     """How each emitted token came to be; the round's last verdict is a correction or the bonus."""
-    layout = verdict.layout
+    verdict, layout = done.verdict, done.verdict.layout
     if layout.phase is Phase.PREFILL:
         return [Origin.PREFILL]
     if len(layout.block) == 1:
         return [Origin.AR]
-    matched = Origin.ACCEPTED if drafted_by is None else Origin.REUSED
-    if not request.method.verifies:
+    matched = Origin.ACCEPTED if done.drafted_by is None else Origin.REUSED
+    if not done.request.method.verifies:
         matched = Origin.DIFFUSION
     last = Origin.BONUS if verdict.acceptance == len(layout.block) else Origin.CORRECTION
-    origins = [matched] * (verdict.acceptance - 1) + [last]
-    return origins[: len(verdict.tokens)]
+    return [matched] * (verdict.acceptance - 1) + [last]
 
 
 def _count(request: Request, verdict: Verdict, kept: int) -> None:

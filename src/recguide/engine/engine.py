@@ -3,59 +3,30 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from hashlib import blake2b
 from itertools import count
 
-from recguide.core import MAX_BLOCK, MAX_SEED, Backbone, Chunk, FinishReason, ParameterError, SamplingParams
-from recguide.engine.commit import commit
+from recguide.core import MAX_SEED, Backbone, Chunk, FinishReason, ParameterError, SamplingParams
+from recguide.engine.commit import Advanced, advance, publish
+from recguide.engine.config import EngineConfig
+from recguide.engine.flight import Flight, Forward
+from recguide.engine.judging import Decision, Judge
+from recguide.engine.picking import UnpickableLogits
 from recguide.engine.plan import lay_out
 from recguide.engine.request import Request
-from recguide.engine.rounds import UnpickableLogits, judge
-from recguide.engine.runner import Runner
 from recguide.engine.scheduler import Scheduler, kv_tokens
+from recguide.engine.start import start
 from recguide.engine.text import Decode, TextStream
 from recguide.kv.pages import BlockTable
+from recguide.speculation.edits import edits_logits, stop_tokens
+from recguide.speculation.filters import filters
 from recguide.speculation.methods import Method, check_parameters, method_named
-from recguide.speculation.noise import LuckyTokens
 from recguide.speculation.picks import validate
 from recguide.speculation.rows import Layout
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
-    """How requests share a forward and the KV cache.
-
-    Attributes:
-        method, block_size: what a request gets that names none; method None is "recguide" for a model that
-            can draft and "ar" for one that cannot.
-        max_running: requests that decode together at most.
-        max_batch_tokens: query tokens of a forward at most (a single request may exceed it).
-        kv_cache_tokens: tokens that the KV cache holds.
-        page_size: tokens of a KV page.
-        max_model_len: prompt and output tokens of a request at most; None is the model's limit.
-    """
-
-    method: str | None = None
-    block_size: int = 16
-    max_running: int = 64
-    max_batch_tokens: int = 1024
-    kv_cache_tokens: int = 32_768
-    page_size: int = 16
-    max_model_len: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.method is not None:
-            method_named(self.method)
-        for name in ("block_size", "max_running", "max_batch_tokens", "kv_cache_tokens", "page_size"):
-            value: object = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ParameterError(name, f"must be an integer of at least 1 (got {value!r})")
-        if self.block_size > MAX_BLOCK:
-            raise ParameterError("block_size", f"must lie in [1, {MAX_BLOCK}] (got {self.block_size!r})")
-        if self.max_model_len is not None and self.max_model_len < 2:
-            raise ParameterError("max_model_len", "must be at least 2, a prompt and an output token")
+from recguide.speculation.slots import Picker
 
 
 class Engine:
@@ -64,24 +35,30 @@ class Engine:
     Args:
         backbone: the model.
         decode: token ids → text without special tokens.
-        config: how requests share a forward and the KV cache.
+        config: how requests share a forward, the KV cache and the device.
+        picker: picks on the device; None is the one that belongs there.
+
+    Attributes:
+        runner: runs rows.
+        memory: where the memory went.
     """
 
-    def __init__(self, backbone: Backbone, decode: Decode, config: EngineConfig) -> None:
+    def __init__(
+        self, backbone: Backbone, decode: Decode, config: EngineConfig, picker: Picker | None = None
+    ) -> None:
         self.vocabulary = backbone.vocabulary
         self.config = config
-        self.runner = Runner(
-            backbone, pages=-(-config.kv_cache_tokens // config.page_size), page_size=config.page_size
-        )
         self._backbone = backbone
         self._decode = decode
+        most = backbone.max_positions
+        self._limit = most if config.max_model_len is None else min(config.max_model_len, most)
+        self.runner, self.memory = start(backbone, config, picker, self._limit)
         self._scheduler = Scheduler(
             self.runner.pool, max_running=config.max_running, max_batch_tokens=config.max_batch_tokens
         )
-        self._luck = LuckyTokens(self.vocabulary.size, device=backbone.kv_shape.device)
+        self._judge = Judge(self.vocabulary, backbone.kv_shape.device)
+        self._flight: Flight | None = None
         self._arrivals = count()
-        most = backbone.max_positions
-        self._limit = most if config.max_model_len is None else min(config.max_model_len, most)
 
     @property
     def busy(self) -> bool:
@@ -107,6 +84,8 @@ class Engine:
                 block=block,
                 table=BlockTable(self.runner.pool),
                 text=TextStream(self._decode, prompt, params.stop),
+                stops=stop_tokens(params, self.vocabulary),
+                by_logits=edits_logits(params) or filters(params) or bool(params.logprobs),
             )
             for choice in range(params.n)
         ]
@@ -118,36 +97,65 @@ class Engine:
     def step(self) -> list[tuple[Request, Chunk]]:
         """One forward of everything that is ready; returns what it emitted, in order.
 
+        The next forward is launched before this one's text is made, so that a device never waits for text.
         Every chunk also lands in its request's inbox, for callers that share the engine.
 
-        Requests whose logits are NaN are aborted and carry the error; the others go on in the next step.
+        Requests whose logits are NaN are aborted and carry the error; the others go on.
         """
-        plan = self._scheduler.schedule(self._plan)
-        if not plan:
+        if self._flight is None or not self._flight.awaited:
+            self._flight = None
+            self._launch()
+        flight, self._flight = self._flight, None
+        if flight is None:
             return []
-        logits = self.runner.forward(
-            [row for scheduled in plan for row in scheduled.layout.rows],
-            [scheduled.request.table.pages for scheduled in plan],
-        )
-        try:
-            verdicts = judge(logits, plan, self.vocabulary, self._luck)
-        except UnpickableLogits as error:
-            for request in error.requests:
-                request.error = error
-                self.abort(request)
-            return []
+        decisions = self._judge.decide(flight, flight.land())
+        done: list[Advanced] = []
         emitted: list[tuple[Request, Chunk]] = []
-        for scheduled, verdict in zip(plan, verdicts, strict=True):
-            request = scheduled.request
-            try:
-                chunk = commit(request, verdict)
-            finally:
-                if request.finish_reason is not None:
-                    self._scheduler.remove(request)
-            if chunk is not None:
-                request.inbox.append(chunk)
-                emitted.append((request, chunk))
+        try:
+            _each(
+                partial(self._advance, scheduled.request, decision, done)
+                for scheduled, decision in zip(flight.plan, decisions, strict=True)
+            )
+            self._launch()
+        finally:
+            _each(partial(self._publish, advanced, emitted) for advanced in done)
         return emitted
+
+    def _launch(self) -> None:
+        plan = self._scheduler.schedule(self._plan)
+        if plan:
+            self._flight = self.runner.launch(plan)
+
+    def _advance(self, request: Request, decision: Decision | None, done: list[Advanced]) -> None:
+        """What the next layout depends on."""
+        if decision is None:
+            return
+        if isinstance(decision, UnpickableLogits):
+            request.error = decision
+            self.abort(request)
+            return
+        try:
+            done.append(advance(request, decision))
+        finally:
+            if request.finish_reason is not None:
+                self._scheduler.remove(request)
+
+    def _publish(self, advanced: Advanced, emitted: list[tuple[Request, Chunk]]) -> None:
+        """What only readers wait for."""
+        chunk = publish(advanced)
+        if chunk is not None:
+            advanced.request.inbox.append(chunk)
+            emitted.append((advanced.request, chunk))
+
+    @contextmanager
+    def recording(self) -> Generator[list[Forward], None, None]:
+        """Collects what each forward is that is launched meanwhile."""
+        forwards: list[Forward] = []
+        self.runner.forwards = forwards
+        try:
+            yield forwards
+        finally:
+            self.runner.forwards = None
 
     def abort(self, request: Request) -> None:
         """Ends a request early and frees what it holds; a finished one is left alone."""
@@ -194,13 +202,20 @@ class Engine:
             )
 
     def _check_memory(self, request: Request) -> None:
-        need, have = kv_tokens(request), self.config.kv_cache_tokens
+        need, have = kv_tokens(request), self.memory.kv_tokens
         if need > have:
             raise ParameterError(
                 "max_tokens",
                 f"the request may need KV for {need} tokens and the cache holds {have}; "
                 "raise kv_cache_tokens or lower max_tokens",
             )
+
+
+def _each(calls: Iterable[Callable[[], None]]) -> None:
+    """Makes all calls in order, even if some raise, and raises then."""
+    with ExitStack() as stack:
+        for call in reversed(list(calls)):
+            stack.callback(call)
 
 
 def _fresh_seed(params: SamplingParams) -> int:

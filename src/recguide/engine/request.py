@@ -31,6 +31,8 @@ class Request:
         choice: which of the prompt's n choices this is.
         params: sampling parameters with the sampling seed resolved.
         block: B, slots of a full block.
+        stops: token ids that end it.
+        by_logits: whether its picks take more than a picker is told: edits, filters, the likeliest tokens.
         cached: committed length, tokens whose KV later rows may read.
         error: why it was aborted, if the model failed it.
         inbox: chunks that whoever reads this request has not taken yet.
@@ -45,6 +47,8 @@ class Request:
     block: int
     table: BlockTable
     text: TextStream
+    stops: tuple[int, ...]
+    by_logits: bool
     cached: int = 0
     draft: Draft | None = None
     emitted: list[int] = field(default_factory=list[int])

@@ -118,6 +118,14 @@ class Model:
         )
 
     @property
+    def heads(self) -> int:
+        return self.config.heads
+
+    @property
+    def adapted(self) -> bool:
+        return self.adapter is not None
+
+    @property
     def diffusion_adapter(self) -> bool:
         """Block diffusion needs the adapter if drafting was learned by the adapter alone."""
         return self.adapter is not None and not self.config.native_drafts

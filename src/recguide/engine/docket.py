@@ -1,0 +1,80 @@
+"""What of a forward the device decides: picks of every wanted slot, and verdicts on blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from recguide.engine.scheduler import Scheduled
+from recguide.speculation.step import Judged, SettleShape
+
+BY_HOST, NO_BLOCK = -2, -1
+
+
+@dataclass(frozen=True, slots=True)
+class Docket:
+    """A forward's requests and who decides about them.
+
+    Attributes:
+        spans: for each request, where the wanted slots of each of its rows lie among the W logits.
+        judged: the blocks that the device settles.
+        places: for each request, its index in `judged`; NO_BLOCK if it has none; BY_HOST if picks or verdict
+            are the host's affair.
+    """
+
+    spans: list[list[slice]]
+    judged: list[Judged]
+    places: list[int]
+
+
+def spans_of(plan: Sequence[Scheduled]) -> list[list[slice]]:
+    """For each request, where the wanted slots of each of its rows lie among the W logits."""
+    at = 0
+    each: list[list[slice]] = []
+    for scheduled in plan:
+        spans: list[slice] = []
+        for row in scheduled.layout.rows:
+            spans.append(slice(at, at + len(row.wanted)))
+            at += len(row.wanted)
+        each.append(spans)
+    return each
+
+
+def docket_of(plan: Sequence[Scheduled], room: SettleShape | None) -> Docket:
+    """Who decides, given the device's room for blocks; None where it decides nothing."""
+    spans = spans_of(plan)
+    judged: list[Judged] = []
+    places: list[int] = []
+    for scheduled, rows in zip(plan, spans, strict=True):
+        request, layout = scheduled.request, scheduled.layout
+        if room is None or request.by_logits:
+            places.append(BY_HOST)
+        elif not layout.block:
+            places.append(NO_BLOCK)
+        else:
+            block = Judged(
+                layout.block,
+                rows[0].start,
+                request.remaining,
+                not request.method.verifies,
+                request.stops,
+                layout.branches,
+                [span.start for span in rows[1:]],
+            )
+            if room.fits(block):
+                places.append(len(judged))
+                judged.append(block)
+            else:
+                places.append(BY_HOST)
+    return Docket(spans, judged, places)
+
+
+def room_for(plan: Sequence[Scheduled]) -> SettleShape:
+    """Room for the blocks of a plan, and hardly more."""
+    judged = [scheduled for scheduled in plan if scheduled.layout.block]
+    return SettleShape(
+        requests=max(1, len(judged)),
+        block=max([1, *(len(scheduled.layout.block) for scheduled in judged)]),
+        stops=max([1, *(len(scheduled.request.stops) for scheduled in judged)]),
+        branches=max([1, *(len(scheduled.layout.branches) for scheduled in judged)]),
+    )

@@ -1,0 +1,74 @@
+"""A forward on its way: what was launched, and what comes of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from recguide.engine.buckets import Bucket
+from recguide.engine.docket import Docket
+from recguide.engine.scheduler import Scheduled
+from recguide.speculation.rows import Phase
+from recguide.speculation.step import StepOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """What a forward was, for who measures it.
+
+    Attributes:
+        bucket: its graph's; None if it ran without one.
+        phases: requests in each phase.
+        by_host: requests whose picks or verdict the host made.
+        query_tokens, wanted: its tokens and logits, without padding.
+        prefix_tokens: cached tokens that it read, once for each request.
+        input: the bucket's input, to time the same forward again; None if none was kept.
+    """
+
+    bucket: Bucket | None
+    phases: Counter[Phase]
+    by_host: int
+    query_tokens: int
+    wanted: int
+    prefix_tokens: int
+    input: Tensor | None = None
+
+    @property
+    def requests(self) -> int:
+        return self.phases.total()
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What came of a forward.
+
+    Attributes:
+        logits: [at least W, vocab], those of the plan's wanted slots first; valid until the next launch.
+        output: picks and verdicts of the device; None if there are none. Valid until the next launch.
+    """
+
+    logits: Tensor
+    output: StepOutput | None
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A launched forward.
+
+    Attributes:
+        plan: whose rows run, in the order of the rows.
+        docket: who decides what.
+        land: waits for the forward and returns what came of it; called once.
+    """
+
+    plan: Sequence[Scheduled]
+    docket: Docket
+    land: Callable[[], Landed]
+
+    @property
+    def awaited(self) -> bool:
+        """Whether any of its requests still wants the outcome."""
+        return any(scheduled.request.finish_reason is None for scheduled in self.plan)

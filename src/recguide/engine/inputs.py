@@ -1,0 +1,108 @@
+"""The input of one forward: arrays that the host fills, and the tables that the device reads.
+
+All lie in one buffer. On a CPU both are the same memory; to a GPU one copy brings what is filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recguide.attention.columns import Column, Columns
+from recguide.attention.packing import BatchShape, Flat, Tables, batch_of
+from recguide.core import AdapterUse, PackedBatch
+from recguide.speculation.slots import SlotRun, SlotTable
+from recguide.speculation.step import Judged, SettleShape, SettleTable, StepOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What fits into an input: a batch, and the blocks to settle."""
+
+    batch: BatchShape
+    settle: SettleShape
+
+    def columns(self) -> Columns:
+        return Columns(
+            {
+                "slots": Column((SlotTable.words(self.batch.wanted),)),
+                "settle": Column((self.settle.words,)),
+                **self.batch.columns(),
+            }
+        )
+
+
+class Inputs:
+    """Arrays and tables of one room.
+
+    Args:
+        room: what fits.
+        columns: the room's.
+        host: the host's buffer [at least `columns.size`] uint8; pinned if the device is a GPU.
+        device: the device's; the same tensor on a CPU.
+        use: what the adapter touches, for a batch that a graph is captured with.
+    """
+
+    def __init__(
+        self, room: Room, columns: Columns, host: Tensor, device: Tensor, use: AdapterUse = AdapterUse.NONE
+    ) -> None:
+        self.room = room
+        self._arrays = columns.arrays(host.numpy())
+        self._tables_at = columns.starts["block_tables"]
+        self._host, self._device = host, device
+        self._filled = 0
+        tensors = columns.tensors(device)
+        self._tensors = tensors
+        self.batch: PackedBatch = batch_of(tensors, room.batch, use=use)
+        self.slots = SlotTable.over(tensors["slots"], room.batch.wanted)
+        self.settle = SettleTable(room.settle, tensors["settle"])
+
+    def batch_with(self, flat: Flat) -> PackedBatch:
+        """The batch with what the host knows of it."""
+        return batch_of(self._tensors, self.room.batch, flat)
+
+    def read(self, words: NDArray[np.int32]) -> StepOutput:
+        """What a forward over these inputs decided, from the words of its output."""
+        return StepOutput.read(words, self.room.settle, self.room.batch.wanted)
+
+    def saved(self) -> Tensor:
+        """A copy of what is filled in."""
+        return self._host[: self._filled].clone()
+
+    def restore(self, saved: Tensor) -> None:
+        """Fills in what was saved."""
+        self._host[: len(saved)].copy_(saved)
+        self._send(len(saved))
+
+    def clear(self) -> None:
+        """Makes all of it padding, on the device too: a forward over it writes nothing."""
+        self._host.zero_()
+        self._arrays["facts"][:2] = -1
+        self._arrays["kv_slots"][:] = -1
+        SlotTable.fill(self._arrays["slots"], self.room.batch.wanted, ())
+        self._device.copy_(self._host)
+
+    def fill(
+        self,
+        flat: Flat,
+        tables: Tables,
+        page_size: int,
+        runs: Sequence[SlotRun],
+        judged: Sequence[Judged],
+    ) -> None:
+        """Writes a forward's rows and tables, and begins to copy them to the device."""
+        arrays, batch = self._arrays, self.room.batch
+        flat.fill(arrays, tables, page_size, batch.tiling)
+        SlotTable.fill(arrays["slots"], batch.wanted, runs)
+        self.room.settle.fill(arrays["settle"], judged)
+        self._send(self._tables_at + 4 * len(tables) * batch.pages)
+
+    def _send(self, size: int) -> None:
+        """Copies the first `size` bytes to the device, without waiting."""
+        self._filled = size
+        if self._device is not self._host:
+            self._device[:size].copy_(self._host[:size], non_blocking=True)

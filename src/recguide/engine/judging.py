@@ -1,0 +1,133 @@
+"""Who decides: the device for nearly all requests, this host for those whose picks take the logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from recguide.core import TokenLogprobs, Vocabulary
+from recguide.engine.docket import BY_HOST, NO_BLOCK, spans_of
+from recguide.engine.flight import Flight, Landed
+from recguide.engine.picking import UnpickableLogits, pick_on_host
+from recguide.engine.rounds import Answers, Settled, Verdict, decided, settle_on_host
+from recguide.engine.scheduler import Scheduled
+from recguide.speculation.noise import LuckyTokens
+from recguide.speculation.picks import logprobs
+from recguide.speculation.step import StepOutput
+
+Decision = Verdict | UnpickableLogits
+"""A verdict, or why there is none."""
+
+Spans = Sequence[Sequence[slice]]
+"""For each request, where the wanted slots of each of its rows lie among the W logits."""
+
+
+class Judge:
+    """Turns what came of a forward into verdicts.
+
+    Args:
+        vocabulary: the model's.
+        device: where its logits lie.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, device: torch.device) -> None:
+        self._vocabulary = vocabulary
+        # Drafts, branches and verification of a position all ask which tokens its noise favours.
+        self._luck = LuckyTokens(vocabulary.size, device=device)
+
+    def decide(self, flight: Flight, landed: Landed) -> list[Decision | None]:
+        """One decision for each request of the flight; None for those that have ended meanwhile."""
+        plan, docket = flight.plan, flight.docket
+        decisions: list[Decision | None] = [None] * len(plan)
+        by_host: list[int] = []
+        said = None if landed.output is None else _Said(landed.output, len(docket.judged))
+        for i, (scheduled, place) in enumerate(zip(plan, docket.places, strict=True)):
+            if scheduled.request.finish_reason is not None:
+                continue
+            if place == BY_HOST:
+                by_host.append(i)
+            else:
+                assert said is not None, "the device decides only where it has picked"
+                decisions[i] = said.decision(scheduled, docket.spans[i], place)
+        if by_host:
+            work = [plan[i] for i in by_host]
+            found = self._by_logits(work, [docket.spans[i] for i in by_host], landed.logits)
+            for i, decision in zip(by_host, found, strict=True):
+                decisions[i] = decision
+        return decisions
+
+    def _by_logits(self, plan: Sequence[Scheduled], spans: Spans, logits: Tensor) -> list[Decision]:
+        """Picks and settles requests here; `spans` of their rows among the logits [.., vocab]."""
+        wanted = _gathered(logits, spans)
+        try:
+            picks = pick_on_host(wanted, plan, self._vocabulary, self._luck)
+        except UnpickableLogits as error:
+            return self._without(error, plan, spans, logits)
+        mine, answers = spans_of(plan), Answers.of(picks)
+        settled = settle_on_host(plan, mine, answers)
+        return [
+            _with_logprobs(decided(scheduled, rows, answers, outcome), scheduled, wanted[rows[0]])
+            for scheduled, rows, outcome in zip(plan, mine, settled, strict=True)
+        ]
+
+    def _without(
+        self, error: UnpickableLogits, plan: Sequence[Scheduled], spans: Spans, logits: Tensor
+    ) -> list[Decision]:
+        """The same without the requests whose logits are to blame."""
+        failed = set(error.requests)
+        well = [i for i, scheduled in enumerate(plan) if scheduled.request not in failed]
+        decisions: list[Decision] = [error] * len(plan)
+        if well:
+            found = self._by_logits([plan[i] for i in well], [spans[i] for i in well], logits)
+            for i, decision in zip(well, found, strict=True):
+                decisions[i] = decision
+        return decisions
+
+
+class _Said:
+    """What the device said, in lists: they are read many times, and outlive its buffer."""
+
+    def __init__(self, output: StepOutput, judged: int) -> None:
+        self._answers = Answers(
+            output.tokens.tolist(), output.p1.tolist(), output.p2.tolist(), output.candidates.tolist()
+        )
+        self._logprobs: list[float] = output.logprobs.tolist()
+        self._bad: list[bool] | None = output.bad.tolist() if output.bad.any() else None
+        columns = (output.emitted_tokens, output.acceptance, output.emitted)
+        columns += (output.stopped, output.covered, output.reused)
+        self._settled = [
+            Settled(*row) for row in zip(*(column[:judged].tolist() for column in columns), strict=True)
+        ]
+
+    def decision(self, scheduled: Scheduled, spans: Sequence[slice], place: int) -> Decision:
+        if self._bad is not None and any(any(self._bad[span]) for span in spans):
+            return UnpickableLogits([scheduled.request])
+        settled = None if place == NO_BLOCK else self._settled[place]
+        verdict = decided(scheduled, spans, self._answers, settled)
+        if scheduled.request.params.logprobs is None or not verdict.tokens:
+            return verdict
+        values = self._logprobs[spans[0]][: len(verdict.tokens)]
+        return replace(verdict, logprobs=tuple(TokenLogprobs(value, {}) for value in values))
+
+
+def _gathered(logits: Tensor, spans: Spans) -> Tensor:
+    """The logits of these spans, one after another; a view if they follow one another."""
+    flat = [span for of_rows in spans for span in of_rows if span.stop > span.start]
+    if not flat:
+        return logits[:0]
+    if all(one.stop == other.start for one, other in pairwise(flat)):
+        return logits[flat[0].start : flat[-1].stop]
+    return torch.cat([logits[span] for span in flat])
+
+
+def _with_logprobs(verdict: Verdict, scheduled: Scheduled, logits: Tensor) -> Verdict:
+    """Adds the raw log-probabilities of the emitted tokens; `logits` are those of the causal row."""
+    wanted = scheduled.request.params.logprobs
+    if wanted is None or not verdict.tokens:
+        return verdict
+    tokens = torch.tensor(verdict.tokens, dtype=torch.long, device=logits.device)
+    return replace(verdict, logprobs=logprobs(logits[: len(tokens)], tokens, wanted))

@@ -1,0 +1,93 @@
+"""What the picks of a forward's slots depend on, and picks that the device leaves to the host's code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from recguide.core import RecGuideError, Vocabulary
+from recguide.engine.request import Request
+from recguide.engine.scheduler import Scheduled
+from recguide.speculation.noise import LuckyTokens
+from recguide.speculation.picks import BadLogits, PickRow, Picks, pick
+from recguide.speculation.rows import Branch, Layout
+from recguide.speculation.slots import SlotRun
+
+
+class UnpickableLogits(RecGuideError):  # noqa: N818 - it names what was found
+    """The model gave NaN, or no finite logit, for `requests`; the others are well."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.requests = tuple(dict.fromkeys(requests))
+        numbers = ", ".join(str(request.arrival) for request in self.requests)
+        super().__init__(
+            f"logits: NaN or nothing finite for request {numbers}; check the model's weights and dtype"
+        )
+
+
+def pick_on_host(
+    logits: Tensor, plan: Sequence[Scheduled], vocabulary: Vocabulary, luck: LuckyTokens
+) -> Picks:
+    """Picks of everything that the plan's rows want; `logits` [W, vocab] are theirs.
+
+    Raises UnpickableLogits for the requests whose logits are NaN or nowhere finite.
+    """
+    owners = [(scheduled.request, row) for scheduled in plan for row in pick_rows(scheduled)]
+    try:
+        return pick(logits, [row for _, row in owners], vocabulary, luck)
+    except BadLogits as error:
+        raise UnpickableLogits([owners[index][0] for index in error.rows]) from error
+
+
+def pick_rows(scheduled: Scheduled) -> Iterator[PickRow]:
+    """What the picks of each row's wanted slots depend on, beside the logits."""
+    request, layout = scheduled.request, scheduled.layout
+    branches: Sequence[Branch | None] = [None, *layout.branches]
+    for row, branch in zip(layout.rows, branches, strict=True):
+        history = request.emitted if branch is None else _branch_history(request, layout, branch)
+        for run in runs_of(row.wanted):
+            yield PickRow(
+                params=request.params,
+                prompt=request.prompt,
+                history=history,
+                extra=layout.block[1:] if row.causal else (),
+                position=row.start + run[0] + (1 if row.causal else 0),
+                count=len(run),
+                draft=not row.causal,
+            )
+
+
+def slot_runs(plan: Sequence[Scheduled]) -> list[SlotRun]:
+    """The same for a picker: the wanted slots of all rows, in their order."""
+    return [
+        SlotRun(
+            row.start,
+            run[0],
+            len(run),
+            scheduled.request.params.seed or 0,
+            scheduled.request.params.temperature,
+            not row.causal,
+        )
+        for scheduled in plan
+        for row in scheduled.layout.rows
+        for run in runs_of(row.wanted)
+    ]
+
+
+def _branch_history(request: Request, layout: Layout, branch: Branch) -> list[int]:
+    """A branch follows the emitted tokens, the stem and, for a correction, its candidate."""
+    head = () if branch.head is None else (branch.head,)
+    return [*request.emitted, *layout.block[1 : branch.slot], *head]
+
+
+def runs_of(slots: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Runs of consecutive slots: a half-filled block wants logits with gaps."""
+    if slots and slots[-1] - slots[0] == len(slots) - 1:  # nearly always, since slots rise
+        yield slots
+        return
+    start = 0
+    for end in range(1, len(slots) + 1):
+        if end == len(slots) or slots[end] != slots[end - 1] + 1:
+            yield slots[start:end]
+            start = end

@@ -1,0 +1,167 @@
+"""Forwards through CUDA graphs: captured once for each bucket, replayed over inputs in the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recguide.attention.packing import Flat
+from recguide.engine.buckets import Bucket, Buckets
+from recguide.engine.inputs import Inputs, Room
+
+MIB = 2**20
+WARM_UPS = 2
+"""Runs before a capture: kernels are compiled, and libraries choose their workspaces."""
+
+Run = Callable[[Inputs], tuple[Tensor, Tensor]]
+"""A forward over inputs: logits [W, vocab], and the words that the host reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A captured forward.
+
+    Attributes:
+        logits: [W, vocab], valid from a replay until that of any graph.
+        output: int32 words, valid from a replay until the next of this graph.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    logits: Tensor
+    output: Tensor
+
+
+class Replays:
+    """The graphs of one engine. They share their memory and their input buffer: one runs at a time.
+
+    Args:
+        run: what is captured.
+        room: what fits into a bucket's input.
+        buckets: which there are.
+        device: the GPU.
+    """
+
+    def __init__(
+        self, run: Run, room: Callable[[Bucket], Room], buckets: Buckets, device: torch.device
+    ) -> None:
+        self.buckets = buckets
+        self._run = run
+        self._room = room
+        self._device = device
+        size = room(buckets.largest_bucket).columns().size
+        self._host = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+        self._input = torch.zeros(size, dtype=torch.uint8, device=device)
+        self._inputs: dict[Bucket, Inputs] = {}
+        self._graphs: dict[Bucket, Graph] = {}
+        self._met: set[Bucket] = set()
+        self._pool: Any = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+
+    def bucket(self, flat: Flat) -> Bucket | None:
+        """The bucket of these rows; None if they are too many."""
+        return self.buckets.of(flat.tokens, flat.use, len(flat.wanted_row))
+
+    def inputs(self, bucket: Bucket) -> Inputs:
+        """Where a bucket's forwards are filled in."""
+        if bucket not in self._inputs:
+            room = self._room(bucket)
+            self._inputs[bucket] = Inputs(room, room.columns(), self._host, self._input, bucket.use)
+        return self._inputs[bucket]
+
+    def forward(self, bucket: Bucket) -> tuple[Tensor, Tensor]:
+        """Logits and output of what is filled in.
+
+        A bucket's first forward runs without a graph, its second one is captured: so a size that is met once
+        costs no capture, and whatever compiles or chooses a workspace has done so before one.
+        """
+        graph = self._graphs.get(bucket)
+        if graph is None:
+            if bucket not in self._met:
+                self._met.add(bucket)
+                return self._run(self.inputs(bucket))
+            graph = self._capture(bucket)
+        graph.graph.replay()
+        return graph.logits, graph.output
+
+    def prepare(self, bucket: Bucket) -> None:
+        """Captures the bucket's graph before there is anything to run; overwrites the input."""
+        if bucket in self._graphs:
+            return
+        inputs = self.inputs(bucket)
+        inputs.clear()
+        for _ in range(WARM_UPS):
+            self._run(inputs)
+        self._met.add(bucket)
+        self._capture(bucket)
+
+    def trial(self) -> int:
+        """Bytes that graphs and the largest forward need, estimated high.
+
+        The largest bucket may be captured late and also runs without a graph: each has memory of its own.
+        """
+        largest = self.buckets.largest_bucket
+        self.inputs(largest).clear()
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        self._run(self.inputs(largest))
+        torch.cuda.synchronize(self._device)
+        forward = torch.cuda.max_memory_allocated(self._device) - before
+        planned = list(self.buckets.at_start())
+        free = [self._free_after(bucket) for bucket in planned[-2:]]
+        # The first graph also brings what all of them share.
+        return 2 * forward + 2 * len(planned) * max(MIB, free[0] - free[-1])
+
+    def _free_after(self, bucket: Bucket) -> int:
+        self.prepare(bucket)
+        torch.cuda.synchronize(self._device)
+        return torch.cuda.mem_get_info(self._device)[0]
+
+    def time(self, bucket: Bucket, repeats: int) -> list[float]:
+        """Milliseconds of so many replays, each alone, of what is filled in."""
+        self.forward(bucket)
+        graph = (self._graphs.get(bucket) or self._capture(bucket)).graph
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+        graph.replay()
+        for event in events[:-1]:
+            event.record()
+            graph.replay()
+        events[-1].record()
+        events[-1].synchronize()
+        return [before.elapsed_time(after) for before, after in pairwise(events)]
+
+    def _capture(self, bucket: Bucket) -> Graph:
+        """Captures without `torch.cuda.graph`, which would first wait for the device and empty its caches."""
+        inputs, here = self.inputs(bucket), torch.cuda.current_stream(self._device)
+        graph = torch.cuda.CUDAGraph()
+        self._stream.wait_stream(here)
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                logits, output = self._run(inputs)
+            finally:
+                graph.capture_end()
+        here.wait_stream(self._stream)
+        self._graphs[bucket] = Graph(graph, _borrowed(logits), output)
+        return self._graphs[bucket]
+
+
+class _Memory:
+    """Device memory that nobody owns, said in the way that libraries exchange arrays."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": tuple(tensor.shape),
+            "typestr": {torch.float32: "<f4", torch.float64: "<f8"}[tensor.dtype],
+            "data": (tensor.data_ptr(), False),
+            "version": 2,
+        }
+
+
+def _borrowed(logits: Tensor) -> Tensor:
+    """The same memory without holding it: the next graph may use it, as it runs after who reads it here."""
+    return torch.as_tensor(_Memory(logits), device=logits.device)
