@@ -130,10 +130,9 @@ def work_list(rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """The tiles of one key/value head, by columns [tiles]: fields of an item, and number of blocks."""
+    """The tiles of one key/value head: items [tiles, FIELDS] that lack head and blocks; number of blocks."""
 
-    fields: tuple[tuple[int, Ints], ...]
-    tokens: Ints
+    items: Ints
     blocks: Ints
 
 
@@ -141,26 +140,23 @@ def _tiles(packed: RowColumns, tiling: Tiling) -> tuple[Ints, _Tiles]:
     """`order`, and each request's tokens in tiles."""
     by_request = packed.request.argsort(kind="stable")
     rows = packed.at(by_request)
-    index = np.arange(int(rows.length.sum()), dtype=np.int32)
     at = _before(rows.length)
+    index = np.arange(int(at[-1] + rows.length[-1]), dtype=np.int32)
     order = index + (_before(packed.length)[by_request] - at).repeat(rows.length)
 
-    first_row = np.flatnonzero(np.diff(rows.request, prepend=-1))
+    first_row = _changes(rows.request)
     tokens = np.add.reduceat(rows.length, first_row)
     count = -(-tokens // tiling.tokens)
-    ahead = (np.arange(int(count.sum()), dtype=np.int32) - _before(count).repeat(count)) * tiling.tokens
+    before = _before(count)
+    ahead = (np.arange(int(before[-1] + count[-1]), dtype=np.int32) - before.repeat(count)) * tiling.tokens
     query = at[first_row].repeat(count) + ahead
     cached, draft, draft_end = _extents(rows, at, index, query)
-    size = np.minimum(tiling.tokens, tokens.repeat(count) - ahead)
-    fields = (
-        (QUERY, query),
-        (TOKENS, size),
-        (REQUEST, rows.request[first_row].repeat(count)),
-        (CACHED, cached),
-        (DRAFT, draft),
-        (DRAFT_END, draft_end),
-    )
-    return order, _Tiles(fields, size, -(-cached // tiling.keys) - (draft - draft_end) // tiling.keys)
+    items = np.zeros((len(query), FIELDS), np.int32)
+    items[:, QUERY] = query
+    items[:, TOKENS] = np.minimum(tiling.tokens, tokens.repeat(count) - ahead)
+    items[:, REQUEST] = rows.request[first_row].repeat(count)
+    items[:, CACHED], items[:, DRAFT], items[:, DRAFT_END] = cached, draft, draft_end
+    return order, _Tiles(items, -(-cached // tiling.keys) - (draft - draft_end) // tiling.keys)
 
 
 def _extents(rows: RowColumns, at: Ints, index: Ints, query: Ints) -> tuple[Ints, Ints, Ints]:
@@ -185,6 +181,13 @@ def _extents(rows: RowColumns, at: Ints, index: Ints, query: Ints) -> tuple[Ints
 def _before(counts: Ints) -> Ints:
     """Sum of what precedes each."""
     return counts.cumsum(dtype=np.int32) - counts
+
+
+def _changes(ordered: Ints) -> NDArray[np.intp]:
+    """Where each value of an ordered array comes first."""
+    new = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    return new.nonzero()[0]
 
 
 # --- items --------------------------------------------------------------------------------------------------
@@ -241,40 +244,43 @@ def _stream(blocks: Ints, begins: Ints, total: int, programs: int, grain: int) -
     near = max(grain, share / SNAP)
     inside = np.where(inside < near, 0, np.where(size - inside < near, size, inside))
     splits = begins[tile] + inside.astype(np.int32)
-    bounds = np.unique(np.concatenate((begins, splits, np.array([total])))).astype(np.int32)
-    first = np.searchsorted(bounds, np.concatenate((np.array([0]), splits, np.array([total]))))
+    bounds = np.concatenate((begins, splits, [total])).astype(np.int32)
+    bounds.sort()
+    bounds = bounds[_changes(bounds)]
+    first = np.searchsorted(bounds, np.concatenate(([0], splits, [total])))
     return bounds, first.astype(np.int32)
 
 
 def _listed(cut: _Cut, tiles: _Tiles, tiling: Tiling) -> Ints | None:
     """The work list; None if the results of split tiles exceed the workspace."""
-    items = len(cut.bounds) - 1
+    tile = np.searchsorted(cut.begins, cut.bounds[:-1], side="right") - 1  # of all heads
+    before = cut.begins[tile]
+    one_head = tile // tiling.kv_heads
     head_rows = tiling.programs + 1
-    where = np.searchsorted(cut.begins, cut.bounds[:-1], side="right") - 1  # each item's tile of all heads
-    tile, head = np.divmod(where, tiling.kv_heads)
-    begin, end = cut.bounds[:-1] - cut.begins[where], cut.bounds[1:] - cut.begins[where]
-    parts = np.bincount(where, minlength=len(cut.begins))
-    split = parts[where] > 1
+    work = np.empty((head_rows + len(tile), FIELDS), np.int32)
+    heads, items = work[:head_rows], work[head_rows:]
+    items[:] = tiles.items.take(one_head, 0)
+    items[:, HEAD] = tile - one_head * tiling.kv_heads
+    begin, end = cut.bounds[:-1] - before, cut.bounds[1:] - before
+    items[:, BEGIN], items[:, END] = begin, end
+
+    split = np.bincount(tile)[tile] > 1
     results = np.where(begin > 0, end - begin, 1) if tiling.exact else np.ones_like(begin)
-    rows = np.where(split, results * tiles.tokens[tile] * tiling.share, 0).astype(np.int32)
+    results *= split
+    rows = results * items[:, TOKENS] * tiling.share
     partial = _before(rows)
-    if int(rows.sum()) > tiling.partial_rows:
+    if partial[-1] + rows[-1] > tiling.partial_rows:
         return None
+    items[:, PARTIAL] = np.where(split, partial, -1)
 
-    work = np.zeros((head_rows + items, FIELDS), np.int32)
-    for field, column in tiles.fields:
-        work[head_rows:, field] = column[tile]
-    work[head_rows:, HEAD] = head
-    work[head_rows:, BEGIN], work[head_rows:, END] = begin, end
-    work[head_rows:, PARTIAL] = np.where(split, partial, -1)
-
-    work[:head_rows, FIRST] = cut.first + head_rows
-    merged = np.flatnonzero(split & (begin == 0))
+    heads[:] = 0
+    heads[:, FIRST] = cut.first + head_rows
+    merged = (split & (begin == 0)).nonzero()[0]
     if len(merged):
-        sources = (QUERY, TOKENS, HEAD, PARTIAL)
-        targets = (MERGE_QUERY, MERGE_TOKENS, MERGE_HEAD, MERGE_PARTIAL)
-        work[: len(merged), targets] = work[head_rows + merged][:, sources]
-        counts = np.add.reduceat(np.where(split, results, 0), merged)
-        work[: len(merged), MERGE_COUNT] = counts
-        work[0, MERGES], work[0, MERGE_MOST] = len(merged), work[: len(merged), MERGE_TOKENS].max()
+        merges = heads[: len(merged)]
+        merges[:, [MERGE_QUERY, MERGE_TOKENS, MERGE_HEAD, MERGE_PARTIAL]] = items[merged][
+            :, [QUERY, TOKENS, HEAD, PARTIAL]
+        ]
+        merges[:, MERGE_COUNT] = np.add.reduceat(results, merged)
+        heads[0, MERGES], heads[0, MERGE_MOST] = len(merged), merges[:, MERGE_TOKENS].max()
     return work
