@@ -259,7 +259,8 @@ def draw_temperatures(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
         left = [task + place * width - 0.4 for task in range(len(tasks))]
         axes.bar(left, heights, width, align="edge", label=f"T = {temperature:g}")
     axes.set(ylabel="mean acceptance A", xticks=range(len(tasks)), xticklabels=tasks)
-    axes.legend(fontsize="small")
+    axes.margins(y=0.2)
+    axes.legend(fontsize="small", ncols=len(temperatures), loc="upper center")
 
 
 if __name__ == "__main__":

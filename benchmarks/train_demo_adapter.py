@@ -4,14 +4,14 @@
     torchrun --nproc-per-node 2 benchmarks/train_demo_adapter.py --prompts MIXTURE.jsonl.zst --output FOLDER \
         --measure gsm8k=FILE --measure humaneval=FILE --measure mt-bench=FILE --measure ifeval=FILE
 
-Interrupted, or stopped by --max-seconds, the same call goes on where it was. The shipped adapter came of
-three such calls with the peak rates 8e-3 (--steps 5158, stopped after 1,880 steps, about 270 seconds on two
-H200s), 3e-3 (--steps 5158) and 4.5e-3 (--steps 6908). The default, 3e-3 throughout, is untried.
+Interrupted, or stopped by --max-seconds, the same call goes on where it was. The shipped adapter had two
+stages. The first came of three such calls with the peak rates 8e-3 (--steps 5158, stopped after 1,880 steps,
+about 270 seconds on two H200s: the loss jumped twice), 3e-3 (--steps 5158) and 4.5e-3 (--steps 6908). The
+default, 3e-3 throughout, is untried. The second went on from the first's folder:
 
-A second stage goes on from a finished adapter, with rates, blocks and shares of the tasks of its own:
-
-    torchrun --nproc-per-node 2 benchmarks/train_demo_adapter.py --start-from shipped --output FOLDER ... \
-        --lr 1e-3 --steps 3000 --warmup 0.03 --blocks 8:0.2,16:0.65,32:0.15 --share code:0.6,chat:0.65
+    torchrun --nproc-per-node 2 benchmarks/train_demo_adapter.py --start-from FIRST --output SECOND ... \
+        --lr 2e-3 --steps 2700 --warmup 0.03 --blocks 8:0.2,16:0.65,32:0.15 --reach 0.6 --chunk 31000 \
+        --share math:1,code:0.6,chat:0.65,format:0.6
 """
 
 from __future__ import annotations
