@@ -66,16 +66,19 @@ class Delta(nn.Module):
     ) -> None:
         super().__init__()
         self.pieces = tuple(_lay_out(pieces))
+        self._ranks = [lora.rank for _, lora in pieces]
         inputs = pieces[0][0].inputs
-        self.inner = matrix(inputs, sum(lora.rank for _, lora in pieces), dtype, device)
+        self.inner = matrix(inputs, sum(self._ranks), dtype, device)
         self.folded: Folded | None = None
         self.outer = nn.ParameterList(matrix(lora.rank, part.outputs, dtype, device) for part, lora in pieces)
 
     def add(self, x: Tensor, y: Tensor) -> None:
         """Adds the deltas of x [n, in] to y [n, fused out] in place; computed in the adapter's precision."""
         inner = torch.mm(x.to(self.inner.dtype), self.inner)
-        for piece, outer in zip(self.pieces, self.outer, strict=True):
-            target, low = y[:, piece.outputs], inner[:, piece.ranks]
+        lows = inner.split(self._ranks, 1) if len(self._ranks) > 1 else (inner,)
+        for piece, outer, low in zip(self.pieces, self.outer, lows, strict=True):
+            # A view costs as much as a small operation on a CPU; most single pieces are all of y.
+            target = y if piece.part.outputs == y.shape[1] else y[:, piece.outputs]
             if target.dtype == outer.dtype:
                 target.addmm_(low, outer, alpha=piece.lora.scale)
             else:

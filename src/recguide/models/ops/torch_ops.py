@@ -43,11 +43,12 @@ def _with_delta(y: Tensor, x: Tensor, delta: Delta | None, on: Touched) -> Tenso
     """y [N, out], the product of x [N, in], plus the adapter's delta on the touched tokens."""
     if delta is None:
         return y
-    if isinstance(on, Tensor):
+    if on is None:
+        delta.add(x, y)
+    elif isinstance(on, Tensor):
         delta.add(x * on[:, None], y)
     else:
-        here = slice(None) if on is None else on
-        delta.add(x[here], y[here])
+        delta.add(x[on], y[on])
     return y
 
 
