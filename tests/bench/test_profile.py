@@ -12,7 +12,7 @@ from recguide.bench.profile import ImplausibleProfile, Point, grid, profile
 from recguide.bench.profile_plot import plot_profile
 
 SIZES = (1, 8, 16, 32, 64, 96, 128, 192, 256, 512)
-POINTS = grid(SIZES, cache_tokens=200_000, most_positions=16_384)
+POINTS = grid(SIZES, most_requests=64, cache_tokens=200_000, most_positions=16_384)
 
 
 def base(n):
@@ -105,12 +105,13 @@ def test_progress_counts_points():
 
 @given(
     st.lists(st.sampled_from(SIZES), min_size=2, unique=True).map(sorted),
+    st.integers(1, 100),
     st.integers(600, 10**6),
     st.integers(600, 10**5),
 )
-def test_a_grid_fits_the_cache_and_the_positions(sizes, cache, positions):
-    for point in grid(sizes, cache_tokens=cache, most_positions=positions):
-        assert point.requests <= point.tokens
+def test_a_grid_fits_the_cache_and_the_positions(sizes, requests, cache, positions):
+    for point in grid(sizes, most_requests=requests, cache_tokens=cache, most_positions=positions):
+        assert point.requests <= min(requests, point.tokens)
         assert point.prefix % 16 == 0
         assert point.prefix > 0
         longest = point.prefix + -(-point.tokens // point.requests)

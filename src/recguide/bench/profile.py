@@ -143,22 +143,19 @@ def profile(
 # --- what to time -------------------------------------------------------------------------------------------
 
 
-def grid(sizes: Sequence[int], *, cache_tokens: int, most_positions: int) -> list[Point]:
+def grid(sizes: Sequence[int], *, most_requests: int, cache_tokens: int, most_positions: int) -> list[Point]:
     """Every N once with short prefixes, and three of them with few and many, short and long ones.
 
     Prefixes are shortened to what the cache and the model's positions hold.
     """
-    points = [_fitting(n, _requests(n), SHORT, cache_tokens, most_positions) for n in sizes]
+    shared = {n: min(max(1, n // SHARE), most_requests) for n in sizes}
+    points = [_fitting(n, shared[n], SHORT, cache_tokens, most_positions) for n in sizes]
     middle = sorted({sizes[len(sizes) // 4], sizes[len(sizes) // 2], sizes[-1 - len(sizes) // 4]})
     for n in middle:
-        for requests in sorted({1, _requests(n), min(n, 4 * _requests(n))}):
+        for requests in sorted({1, shared[n], min(n, 4 * shared[n], most_requests)}):
             for prefix in LONG:
                 points.append(_fitting(n, requests, prefix, cache_tokens, most_positions))
     return list(dict.fromkeys(point for point in points if point is not None))
-
-
-def _requests(tokens: int) -> int:
-    return max(1, tokens // SHARE)
 
 
 def _fitting(n: int, requests: int, prefix: int, cache_tokens: int, most_positions: int) -> Point | None:
@@ -230,8 +227,8 @@ def _refuse_noise(measured: Sequence[Measured]) -> None:
     for one in measured:
         if one.spread_ms > NOISY * one.median_ms:
             raise ImplausibleProfile(
-                f"profile: {one.point.tokens} query tokens took {one.median_ms:.3g} ± {one.spread_ms:.3g} ms: "
-                "noise; is something else running on the device?"
+                f"profile: {one.point.tokens} query tokens took {one.median_ms:.3g} ± {one.spread_ms:.3g} "
+                "ms: noise; is something else running on the device?"
             )
 
 

@@ -1,0 +1,118 @@
+"""Forwards of an idle engine, laid out as rounds lay them out and timed for a cost table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from recguide.attention.packing import Tables
+from recguide.bench.profile import Point, Profile, grid, profile
+from recguide.core import Row
+from recguide.engine.buckets import QUERY_TOKENS
+from recguide.engine.engine import Engine
+from recguide.engine.runner import Runner
+from recguide.guidance.conditions import Conditions, Setting
+from recguide.kv.pages import BlockTable
+from recguide.models.loading import Model
+from recguide.models.progress import Progress, ignore_progress
+from recguide.speculation import rows
+from recguide.speculation.rows import Branch, BranchKind
+
+WARM_UPS, REPEATS = 2, 11
+TOKEN = 0
+"""Fed everywhere: what a forward costs does not depend on the text."""
+
+
+class ForwardTimer:
+    """Milliseconds of forwards over whatever the cache holds: a `profile.Timer`.
+
+    Args:
+        runner: idle; its cache must hold what the points ask for. Where it has CUDA graphs, those are timed.
+        adapter: whether branches run the draft adapter.
+    """
+
+    def __init__(self, runner: Runner, *, adapter: bool, repeats: int = REPEATS) -> None:
+        self._runner = runner
+        self._adapter = adapter
+        self._repeats = repeats
+
+    def __call__(self, point: Point) -> Sequence[float]:
+        with self._laid_out(point) as (batch, tables):
+            if self._runner.has_graphs:
+                return self._runner.time(batch, tables, self._repeats)[0]
+            for _ in range(WARM_UPS):
+                self._once(batch, tables)
+            return [self._once(batch, tables) for _ in range(self._repeats)]
+
+    def _once(self, batch: Sequence[Row], tables: Tables) -> float:
+        began = time.perf_counter()
+        logits = self._runner.forward(batch, tables)
+        if logits.is_cuda:
+            torch.cuda.synchronize(logits.device)
+        return (time.perf_counter() - began) * 1e3
+
+    @contextmanager
+    def _laid_out(self, point: Point) -> Generator[tuple[list[Row], Tables], None, None]:
+        """The point's rows, in pages that are given back afterwards."""
+        tables = [BlockTable(self._runner.pool) for _ in range(point.requests)]
+        try:
+            batch: list[Row] = []
+            for request, table in enumerate(tables):
+                own = point.tokens // point.requests + (request < point.tokens % point.requests)
+                table.extend(point.prefix + own)
+                batch += self._rows(request, point.prefix, own)
+            yield batch, [table.array for table in tables]
+        finally:
+            for table in tables:
+                table.release()
+
+    def _rows(self, request: int, prefix: int, own: int) -> Sequence[Row]:
+        """A block of half the tokens and a continuation of the others; one block where they are few."""
+        mask = self._runner.backbone.vocabulary.mask
+        if own == 1:
+            return rows.step(request, prefix, TOKEN).rows
+        half = own // 2 if mask is not None and own >= 4 else 0
+        block = (TOKEN,) * (own - half)
+        branches = (Branch(BranchKind.CONTINUATION, len(block), half),) if half else ()
+        layout = rows.verify(request, prefix, block, branches, mask=mask or TOKEN, adapter=self._adapter)
+        return layout.rows
+
+
+def sizes(largest: int) -> tuple[int, ...]:
+    """Query tokens to time: those that CUDA graphs are made for, and the largest asked for."""
+    return (*(n for n in QUERY_TOKENS if n < largest), largest)
+
+
+def measure(engine: Engine, model: Model, largest: int, progress: Progress = ignore_progress) -> Profile:
+    """The cost table of an idle engine's model on its device, up to `largest` query tokens of a forward.
+
+    No larger forward is timed than the engine runs, and none of more requests.
+
+    Raises ImplausibleProfile if the times make no table.
+    """
+    runner = engine.runner
+    points = grid(
+        sizes(min(largest, engine.config.max_batch_tokens)),
+        most_requests=engine.config.max_running,
+        cache_tokens=runner.pool.free_pages * runner.pool.page_size,
+        most_positions=model.max_positions,
+    )
+    timer = ForwardTimer(runner, adapter=model.adapter is not None)
+    return profile(timer, points, conditions_of(engine, model), stepped=runner.has_graphs, progress=progress)
+
+
+def conditions_of(engine: Engine, model: Model) -> Conditions:
+    """What a table holds for that this engine can use."""
+    shape = model.kv_shape
+    settings: dict[str, Setting] = {
+        "dtype": str(shape.dtype).removeprefix("torch."),
+        "graphs": engine.runner.has_graphs,
+        "exact": engine.config.exact,
+        "page_size": engine.runner.pool.page_size,
+    }
+    if shape.device.type == "cpu":
+        settings["threads"] = torch.get_num_threads()
+    return Conditions.here(model.name, model.fingerprint, shape.device, settings)
