@@ -19,6 +19,8 @@ from recguide.speculation.methods.recguide import DELTA
 PROCESS = fitted("nld-8b").process
 CONSTANTS = Constants.of(PROCESS, VOCABULARY)
 MANY = torch.arange(20_000)
+SETTLED = 8
+"""Rounds after which it no longer shows that the first one started anywhere."""
 
 
 def said(seed, start, slot, draft, constants=CONSTANTS):
@@ -121,7 +123,7 @@ def test_rounds_follow_the_law(name):
     rounds = sample_rounds(process, VOCABULARY, 16, texts=96, rounds=24)
 
     def share(column):
-        return float(column.float().mean())
+        return float(column[:, SETTLED:].float().mean())
 
     assert share(rounds.acceptance) == pytest.approx(law.mean_acceptance, abs=0.6)
     assert share(rounds.acceptance == 16) == pytest.approx(law.full, abs=0.05)
@@ -131,6 +133,29 @@ def test_rounds_follow_the_law(name):
     )
     assert share(rounds.continued) == pytest.approx(law.continued, abs=0.05)
     assert share(rounds.continued_hit) == pytest.approx(law.continued_hit, abs=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nld-8b", "nld-14b"])
+@pytest.mark.parametrize("block", [8, 16, 32])
+def test_many_rounds_match_the_published_figures_within_the_residuals(name, block):
+    found = fitted(name)
+    rounds = sample_rounds(found.process, VOCABULARY, block, texts=800, rounds=32)
+
+    def check(key, column, tolerance):
+        row = found.figures[key]
+        assert float(column[:, SETTLED:].float().mean()) - row["published"] == pytest.approx(
+            row["residual"], abs=tolerance
+        )
+
+    check(f"A at B = {block}", rounds.acceptance, 0.04 * block**0.5)
+    if block == 16:
+        check("correction coverage", rounds.corrected, 0.012)
+        check("correction reuse", rounds.corrected_hit, 0.012)
+        check("continuation coverage", rounds.continued, 0.016)
+        check("continuation reuse", rounds.continued_hit, 0.016)
+    if (name, block) == ("nld-8b", 16):
+        check("full blocks at B = 16", rounds.acceptance == 16, 0.016)
 
 
 def test_a_vocabulary_needs_something_to_say():

@@ -40,12 +40,23 @@ class Rounds:
 
 
 def sample_rounds(
-    process: AcceptanceReplay, vocabulary: Vocabulary, block: int, *, texts: int, rounds: int, seed: int = 0
+    process: AcceptanceReplay,
+    vocabulary: Vocabulary,
+    block: int,
+    *,
+    texts: int,
+    rounds: int,
+    seed: int = 0,
+    position: int = 0,
 ) -> Rounds:
-    """That many rounds of `block` slots in each of that many texts, with sampling seeds from `seed` on."""
+    """That many rounds of `block` slots in each of that many texts, with sampling seeds from `seed` on.
+
+    `position` is where the first block starts, after a prompt of that many tokens. The first rounds start
+    where the text is as it is on the whole, not where rounds end: leave them out to sample `law.round_law`.
+    """
     constants = Constants.of(process, vocabulary)
     seeds = seed + torch.arange(texts)
-    start = torch.zeros(texts, dtype=torch.int64)
+    start = torch.full((texts,), position)
     found: list[Rounds] = []
     for _ in range(rounds):
         one = _round(constants, seeds, start, block)
