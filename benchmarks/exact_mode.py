@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,13 @@ from recguide import LLM, SamplingParams
 from recguide.bench.decoding import decode
 from recguide.bench.results import Target, write_result
 from recguide.bench.tables import text_table
+from recguide.bench.targets import short_table
 from recguide.core import Completion
 from recguide.engine.engine import Engine
+from recguide.models import sources
+from recguide.models.loading import resolve_device
+from recguide.models.progress import ignore_progress
+from recguide.models.tokenizer import Tokenizer
 from recguide.training.prompts import read_prompts
 
 RESULTS = Path(__file__).parent / "results"
@@ -28,6 +33,8 @@ PROMPTS = Path(__file__).parents[2] / "shared" / "data" / "prompts"
 TASKS = ("gsm8k_test", "humaneval", "ifeval", "mt_bench")
 MODEL_LEN = 4096
 METHODS = ("ar", "linear", "tidar", "recguide")
+BLOCKS = {"linear": 16, "tidar": 8, "recguide": 16}
+"""TiDAR's query tokens grow with the square of its block."""
 COLUMNS = {
     "condition": "condition",
     "method": "method",
@@ -47,17 +54,14 @@ COST_COLUMNS = {
     "exact_over_default": "ratio",
 }
 
-MakeEngine = Callable[[bool, int, int], Engine]
-"""(exact, requests that run together at most, tokens of KV) → an engine on the model."""
-
 
 @dataclass(frozen=True)
 class Workload:
-    """Prompts (token ids), tokens of each, and every how many of them log-probabilities are compared."""
+    """Prompts (token ids), tokens of each, blocks, and every how many log-probabilities are compared."""
 
     prompts: Sequence[Sequence[int]]
     tokens: int
-    block: int = 16
+    blocks: Mapping[str, int] = field(default_factory=lambda: BLOCKS)
     logprob_every: int = 4
 
     def params(self, index: int, method: str, *, logprobs: bool = True) -> SamplingParams:
@@ -68,7 +72,7 @@ class Workload:
             ignore_eos=True,
             logprobs=0 if logprobs and index % self.logprob_every == 0 else None,
             method=method,
-            block_size=None if method == "ar" else self.block,
+            block_size=self.blocks.get(method),
         )
 
 
@@ -120,47 +124,41 @@ def _logprobs(completion: Completion) -> list[float]:
 
 
 def conditions(
-    make: MakeEngine, work: Workload, *, together: int, roomy: int, scarce: int
+    roomy: Engine, scarce: Callable[[], Engine], work: Workload, *, together: int
 ) -> list[dict[str, Any]]:
     """One row for each condition; the first is the reference that the others are held against.
 
     Args:
-        together: requests that run together.
-        roomy, scarce: tokens of KV that fit all of them, and far fewer.
+        roomy: an exact engine that runs `together` requests at once, with KV for all of them.
+        scarce: makes one with KV for far fewer.
     """
-    engine = make(True, together, roomy)
-    reference = complete(engine, work, "ar", alone=True)
+    reference = complete(roomy, work, "ar", alone=True)
     rows = [{"condition": "alone", "method": "ar", **held_against(reference, reference)}]
     for method in METHODS:
-        texts = complete(engine, work, method, alone=False)
+        texts = complete(roomy, work, method, alone=False)
         rows.append({"condition": f"with {together - 1} others", "method": method})
         rows[-1] |= held_against(reference, texts)
-    del engine
-    engine = make(True, together, scarce)
+    engine = scarce()
     for method in ("ar", "recguide"):
         texts = complete(engine, work, method, alone=False)
         rows.append({"condition": "after preemption", "method": method, **held_against(reference, texts)})
     return rows
 
 
-def costs(make: MakeEngine, work: Workload, *, loads: Sequence[int], roomy: int) -> list[dict[str, Any]]:
-    """Tokens per second of exact and default mode, decode-only steps, by method and load."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    for mode, exact in (("exact", True), ("default", False)):
-        engine = make(exact, max(loads), roomy)
-        for method in ("ar", "recguide"):
-            for load in loads:
-                indices = range(load)
-                params = [work.params(i, method, logprobs=False) for i in indices]
-                prompts = [work.prompts[i] for i in indices]
+def costs(engines: Mapping[str, Engine], work: Workload, loads: Sequence[int]) -> list[dict[str, Any]]:
+    """Tokens per second of the "exact" and the "default" engine, decode-only steps, by method and load."""
+    found: list[dict[str, Any]] = []
+    for method in ("ar", "recguide"):
+        for load in loads:
+            params = [work.params(i, method, logprobs=False) for i in range(load)]
+            prompts = work.prompts[:load]
+            row: dict[str, Any] = {"method": method, "load": load}
+            for mode, engine in engines.items():
                 decode(engine, prompts, params)  # compiles, captures
-                speed = decode(engine, prompts, params).tokens_per_s
-                row = found.setdefault((method, load), {"method": method, "load": load})
-                row[f"{mode}_tokens_per_s"] = speed
-        del engine
-    for row in found.values():
-        row["exact_over_default"] = row["exact_tokens_per_s"] / row["default_tokens_per_s"]
-    return list(found.values())
+                row[f"{mode}_tokens_per_s"] = decode(engine, prompts, params).tokens_per_s
+            row["exact_over_default"] = row["exact_tokens_per_s"] / row["default_tokens_per_s"]
+            found.append(row)
+    return found
 
 
 def targets(rows: Sequence[dict[str, Any]]) -> list[Target]:
@@ -206,38 +204,38 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     options = parse()
 
-    def make(exact: bool, together: int, kv: int) -> Engine:
+    def make(exact: bool, kv: int) -> Engine:
         llm = LLM(
             options.model,
             dtype=options.dtype,
             exact=exact,
-            max_running=together,
+            max_running=options.together,
             kv_cache_tokens=kv,
             max_model_len=MODEL_LEN,
         )
         return llm.engine
 
-    llm = LLM(options.model, dtype=options.dtype)
+    tokenizer = Tokenizer.load(sources.resolve(options.model, None, ignore_progress))
     texts = read_texts(options.prompts, options.count)
-    ids = [llm.tokenizer.chat([{"role": "user", "content": text}]) for text in texts]
-    device = llm.model.kv_shape.device
-    longest = max(len(prompt) for prompt in ids)
-    del llm
+    ids = [tokenizer.chat([{"role": "user", "content": text}]) for text in texts]
     work = Workload(ids, options.tokens)
-    rows = conditions(make, work, together=options.together, roomy=options.kv, scarce=options.scarce_kv)
+    roomy = make(True, options.kv)
+    rows = conditions(roomy, lambda: make(True, options.scarce_kv), work, together=options.together)
     print(text_table(rows, COLUMNS), "\n")
-    price = costs(make, work, loads=(1, options.together), roomy=options.kv)
+    engines = {"exact": roomy, "default": make(False, options.kv)}
+    price = costs(engines, work, loads=(1, options.together))
     print(text_table(price, COST_COLUMNS))
+    asked = targets(rows)
     write_result(
         options.output,
-        device=device,
+        device=resolve_device("auto"),
         settings={
             "model": options.model,
             "dtype": options.dtype,
             "prompts": len(ids),
-            "longest_prompt": longest,
+            "longest_prompt": max(map(len, ids)),
             "tokens": options.tokens,
-            "block": work.block,
+            "blocks": dict(work.blocks),
             "temperatures": [0.0, 0.8],
             "together": options.together,
             "kv_tokens": options.kv,
@@ -245,8 +243,9 @@ def main() -> None:
             "after_a_prefix_hit": "not applicable: there is no prefix cache yet",
         },
         rows=[*rows, *price],
-        targets=targets(rows),
+        targets=asked,
     )
+    print("\n" + short_table(asked))
 
 
 if __name__ == "__main__":

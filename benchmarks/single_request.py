@@ -32,6 +32,8 @@ RESULTS = Path(__file__).parent / "results"
 GSM8K = Path(__file__).parents[2] / "shared" / "data" / "prompts" / "gsm8k_test.jsonl.gz"
 DEMO = "smollm2-135m"
 MODEL_LEN = 4096
+TIMED = 10
+"""Texts whose forwards are timed alone, too."""
 KV_EACH = PROMPT + 3 * NEW_TOKENS
 """Tokens of KV for each of many requests."""
 COLUMNS = {
@@ -64,11 +66,12 @@ class Way:
     method: str
     block: int
 
-    def params(self, seed: int, tokens: int) -> SamplingParams:
+    def params(self, seed: int, tokens: int, *, whole: bool = True) -> SamplingParams:
+        """`whole`: end-of-sequence does not end a text."""
         return SamplingParams(
             seed=seed,
             max_tokens=tokens,
-            ignore_eos=True,
+            ignore_eos=whole,
             method=self.method,
             block_size=None if self.method == "ar" else self.block,
         )
@@ -84,15 +87,19 @@ class Sum:
 
     tokens: int = 0
     wall_ms: float = 0.0
-    graph_ms: float | None = 0.0
+    timed_ms: float = 0.0
+    graph_ms: float = 0.0
     rates: list[float] = field(default_factory=list[float])
     stats: RoundStats = field(default_factory=RoundStats)
 
     def add(self, found: Decoding) -> None:
+        if not found.step_ms:  # the text ended with its first token
+            return
         self.tokens += found.tokens
         self.wall_ms += found.wall_ms
-        known = self.graph_ms is not None and found.graph_ms is not None
-        self.graph_ms = self.graph_ms + found.graph_ms if known else None
+        if found.graph_ms is not None:
+            self.timed_ms += found.wall_ms
+            self.graph_ms += found.graph_ms
         self.rates.append(found.tokens_per_s)
         self.stats.add(found.stats)
 
@@ -102,8 +109,8 @@ class Sum:
 
     @property
     def efficiency(self) -> float | None:
-        """None where a forward ran without a graph."""
-        return None if self.graph_ms is None else self.graph_ms / self.wall_ms
+        """Over the texts whose forwards were timed alone, too; None without any."""
+        return self.graph_ms / self.timed_ms if self.timed_ms else None
 
 
 def side_by_side(
@@ -113,6 +120,7 @@ def side_by_side(
     tokens: int,
     *,
     ar_every: int = 1,
+    whole: bool = True,
 ) -> dict[Way, Sum]:
     """Every way on every prompt, one prompt after another, so that all ways see the same minutes.
 
@@ -124,7 +132,8 @@ def side_by_side(
     for seed, prompt in enumerate(prompts):
         for way in ways:
             if way.method != "ar" or seed % ar_every == 0:
-                sums[way].add(decode(engine_for(way), [prompt], [way.params(seed, tokens)], alone=True))
+                params = way.params(seed, tokens, whole=whole)
+                sums[way].add(decode(engine_for(way), [prompt], [params], alone=seed < TIMED))
     return sums
 
 
@@ -254,7 +263,14 @@ def main() -> None:
     options = parse()
     subject = demo_subject(options) if options.model == DEMO else published_subject(options)
     model, engine = subject.model, subject.engine_for(AR)
-    sums = side_by_side(subject.engine_for, WAYS, subject.prompts, options.tokens, ar_every=options.ar_every)
+    sums = side_by_side(
+        subject.engine_for,
+        WAYS,
+        subject.prompts,
+        options.tokens,
+        ar_every=options.ar_every,
+        whole=options.model != DEMO,
+    )
     ways = way_rows(sums, subject.acceptance)
     print(text_table(ways, COLUMNS), "\n")
     loads = load_rows(engine, options.model, options.loads)
@@ -269,6 +285,8 @@ def main() -> None:
         "texts": len(subject.prompts),
         "prompt_tokens": [min(map(len, subject.prompts)), max(map(len, subject.prompts))],
         "new_tokens": options.tokens,
+        "texts_for_efficiency": min(TIMED, len(subject.prompts)),
+        "texts_end_at_eos": options.model == DEMO,
         "plain_decoding_takes_every": options.ar_every,
         "plain_decoding_prompt_and_new_tokens": [PROMPT, NEW_TOKENS],
         "temperature": 0.0,

@@ -12,17 +12,16 @@ from recguide.engine.engine import Engine, EngineConfig
 
 PROMPTS = [list(b"What is it?"), list(b"x"), list(b"river " * 4), list(b"one, two, "), list(b"ab" * 9)]
 TOKENS = 30
-WORK = Workload(PROMPTS, tokens=TOKENS, block=4, logprob_every=2)
+WORK = Workload(PROMPTS, tokens=TOKENS, blocks=dict.fromkeys(METHODS[1:], 4), logprob_every=2)
 
 
-def make(exact: bool, together: int, kv: int) -> Engine:
-    del exact
-    return Engine(toy_model(), str, EngineConfig(max_running=together, kv_cache_tokens=kv, page_size=4))
+def make(kv: int = 1024) -> Engine:
+    return Engine(toy_model(), str, EngineConfig(max_running=4, kv_cache_tokens=kv, page_size=4))
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return conditions(make, WORK, together=4, roomy=1024, scarce=80)
+    return conditions(make(), lambda: make(80), WORK, together=4)
 
 
 def test_every_condition_and_method_has_a_row_and_no_token_differs(rows):
@@ -39,7 +38,7 @@ def test_scarce_memory_preempts_and_ample_memory_does_not(rows):
 
 
 def test_a_changed_token_and_a_changed_bit_are_counted():
-    texts = complete(make(True, 4, 1024), WORK, "ar", alone=False)
+    texts = complete(make(), WORK, "ar", alone=False)
     first, second, third, *others = texts.completions
     changed = replace(first, token_ids=(*first.token_ids[:-1], first.token_ids[-1] ^ 1))
     entry = third.logprobs[0]
@@ -55,7 +54,7 @@ def test_a_preempted_condition_that_preempted_nobody_misses_its_target(rows):
 
 
 def test_costs_have_both_modes():
-    prices = costs(make, WORK, loads=(1, 3), roomy=1024)
+    prices = costs({"exact": make(), "default": make()}, WORK, loads=(1, 3))
     assert [(row["method"], row["load"]) for row in prices] == [
         ("ar", 1),
         ("ar", 3),
