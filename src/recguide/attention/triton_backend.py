@@ -41,20 +41,21 @@ class Tuning:
         rows: query rows of a tile.
         few: whether items of 16 rows or less take a product of their own size (never in exact mode).
         keys: keys of a block; a page size that it divides makes addresses cheaper.
-        warps, stages: of the attention kernel.
+        ahead: blocks that are fetched before they are needed.
+        warps: of a program of the attention kernel.
         resident: programs of the attention kernel for each multiprocessor.
         grain, few_grain: blocks of an item at least where a tile is split; `few_grain` if all rows of the
             batch fit into 16.
         heads_at_once: heads that one program of the first kernel rotates.
-        merge_rows: query rows that one program merges at a time.
+        merge_rows: query rows that a program merges at a time.
         pdl: launch a kernel while the one before it ends (programmatic dependent launch).
     """
 
     rows: int = 64
     few: bool = True
     keys: int = 64
+    ahead: int = 2
     warps: int = 4
-    stages: int = 3
     resident: int = 2
     grain: int = 2
     few_grain: int = 1
@@ -63,9 +64,10 @@ class Tuning:
     pdl: bool = False
 
 
-FLOAT32 = Tuning(rows=16, few=False, keys=32, stages=2)
+FLOAT32 = Tuning(rows=16, few=False, keys=32, ahead=1)
 """Float32 products go without tensor cores, in registers."""
-EXACT = Tuning(stages=2)
+EXACT = Tuning(ahead=1)
+"""Results of a block of their own leave less shared memory."""
 
 
 class TritonAttention:
@@ -146,12 +148,12 @@ class TritonAttention:
                 batch.work, batch.order, batch.row, batch.slot, batch.causal, batch.positions,
                 batch.block_tables, batch.block_tables.stride(0),
                 SCALE=shape.head_dim**-0.5, PAGE=self._cache.page_size, ROWS=rows, FEW_ROWS=few_rows,
-                KEYS=tuning.keys, STAGES=tuning.stages, EXACT=self._exact, num_warps=tuning.warps,
+                KEYS=tuning.keys, STAGES=2 * tuning.ahead + 1, EXACT=self._exact, num_warps=tuning.warps,
                 **constants,
             )  # fmt: skip
             _merge[(min(merge_units, 4 * self._processors),)](
                 out, self._mix, self._peak, self._total, batch.work, batch.order,
-                ROWS=tuning.merge_rows, num_warps=4, **constants,
+                ROWS=tuning.merge_rows, PARTS=16 if rows == FEW_ROWS else 8, num_warps=4, **constants,
             )  # fmt: skip
             return out
 

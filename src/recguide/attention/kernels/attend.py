@@ -143,17 +143,17 @@ def _item(
     apart = EXACT and (partial >= 0) and (begin > 0)
 
     cached_blocks = tl.cdiv(cached, KEYS)
-    page = _pages(table_ptr, begin, cached, PAGE, KEYS)
+    # A block's page has to arrive before its keys can be asked for, so the compiler gives half of the stages
+    # to either; it asks for nothing ahead if the page is carried from one round to the next instead.
     for block in tl.range(begin, tl.minimum(end, cached_blocks), num_stages=STAGES):
         key = block * KEYS + near
         held = (key < cached)[:, None]
+        page = _pages(table_ptr, block, cached, PAGE, KEYS)
         if PAGE % KEYS == 0:
             start = (page * PAGE + block * KEYS % PAGE) * (KV_HEADS * DIM) + head * DIM
             at = start + near[:, None] * (KV_HEADS * DIM) + dim[None]
         else:
             at = ((page * PAGE + key % PAGE) * (KV_HEADS * DIM) + head * DIM)[:, None] + dim[None]
-        # Looked up a block ahead, so that no key waits for it.
-        page = _pages(table_ptr, block + 1, cached, PAGE, KEYS)
         k = tl.load(keys_ptr + at, mask=held, other=0.0)
         v = tl.load(values_ptr + at, mask=held, other=0.0)
         visible = key[None] < seen[:, None]

@@ -22,9 +22,6 @@ MERGE_COUNT = tl.constexpr(work.MERGE_COUNT)
 MERGES = tl.constexpr(work.MERGES)
 MERGE_MOST = tl.constexpr(work.MERGE_MOST)
 
-AT_ONCE = tl.constexpr(8)
-"""Results read before the first of them is folded, so that their latencies overlap."""
-
 
 @triton.jit
 def merge(
@@ -38,9 +35,13 @@ def merge(
     SHARE: tl.constexpr,
     DIM: tl.constexpr,
     ROWS: tl.constexpr,
+    PARTS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """ROWS query rows of a split tile at a time; out and workspace as in `attend`."""
+    """ROWS query rows of a split tile at a time; out and workspace as in `attend`.
+
+    PARTS results are read before the first of them is folded, so that their latencies overlap.
+    """
     if PDL:
         gdc_launch_dependents()
     merges = tl.load(work_ptr + MERGES)
@@ -57,21 +58,27 @@ def merge(
         count = tl.load(merge_ptr + MERGE_COUNT)
         row = unit // merges * ROWS + tl.arange(0, ROWS)
         there = row < rows
+        token = tl.load(order_ptr + query + row // SHARE, mask=there, other=0)
         dim = tl.arange(0, DIM)
         peak = tl.full((ROWS,), float("-inf"), tl.float32)
         total = tl.zeros((ROWS,), tl.float32)
         mix = tl.zeros((ROWS, DIM), tl.float32)
         count = tl.where(unit // merges * ROWS < rows, count, 0)
-        for first in tl.range(0, count, AT_ONCE, num_stages=1):
-            for nth in tl.static_range(AT_ONCE):
+        for first in tl.range(0, count, PARTS, num_stages=1):
+            parts = ()
+            for nth in tl.static_range(PARTS):
                 live = there & (first + nth < count)
                 at = partial + (first + nth) * rows + row
-                peak_b = tl.load(peak_ptr + at, mask=live, other=float("-inf"))
-                total_b = tl.load(total_ptr + at, mask=live, other=0.0)
                 mix_at = at.to(tl.int64)[:, None] * DIM + dim[None]
-                mix_b = tl.load(mix_ptr + mix_at, mask=live[:, None], other=0.0)
-                peak, total, mix = fold(peak, total, mix, peak_b, total_b, mix_b)
-        token = tl.load(order_ptr + query + row // SHARE, mask=there, other=0)
+                parts += (
+                    (
+                        tl.load(peak_ptr + at, mask=live, other=float("-inf")),
+                        tl.load(total_ptr + at, mask=live, other=0.0),
+                        tl.load(mix_ptr + mix_at, mask=live[:, None], other=0.0),
+                    ),
+                )
+            for nth in tl.static_range(PARTS):
+                peak, total, mix = fold(peak, total, mix, parts[nth][0], parts[nth][1], parts[nth][2])
         query_head = head * SHARE + row % SHARE
         out_at = (token.to(tl.int64) * (KV_HEADS * SHARE * DIM) + query_head * DIM)[:, None] + dim[None]
         attended = mix / tl.where(there, total, 1.0)[:, None]
