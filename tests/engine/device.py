@@ -1,10 +1,70 @@
-"""Engines whose picks and verdicts are made beside the logits, as on a GPU, with PyTorch as the device."""
+"""Engines whose picks and verdicts are made beside the logits, as on a GPU, with PyTorch as the device.
+
+A padded engine also runs its forwards as graphs do: in buckets, over inputs that lie where those of the
+forwards before them lay.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from recguide.attention.packing import FACTS
+from recguide.engine.buckets import Buckets
 from recguide.engine.engine import Engine, EngineConfig
+from recguide.engine.inputs import Inputs
+from recguide.engine.runner import Limits, _adapter_uses
 from recguide.speculation.slots import torch_picker
 
 
-def device_engine(backbone, decode, **config):
+def device_engine(backbone, decode=str, **config):
     return Engine(backbone, decode, EngineConfig(**config), torch_picker(backbone.vocabulary))
+
+
+def padded_engine(backbone, decode=str, *, limits=None, **config):
+    engine = device_engine(backbone, decode, **config)
+    limits = limits or Limits(tokens=1024, requests=64, length=256)
+    engine.runner._replays = PaddedForwards(engine.runner, limits)
+    return engine
+
+
+PER_TOKEN = (*FACTS, "tokens", "positions", "causal", "masked", "adapter_on", "kv_slots", "order")
+
+
+class PaddedForwards:
+    """Stands in for `Replays`: the same buckets and one buffer for all, and no graphs."""
+
+    def __init__(self, runner, limits):
+        self.buckets = Buckets(limits.tokens, _adapter_uses(runner.backbone))
+        self.ran = []
+        self._runner = runner
+        self._room = partial(runner._room, limits)
+        size = self._room(self.buckets.largest_bucket).columns().size
+        # Whatever lay there before, what is filled in must not leave any of it to be read.
+        self._buffer = torch.randint(0, 255, (size,), dtype=torch.uint8)
+
+    def bucket(self, flat):
+        return self.buckets.of(flat.tokens, flat.use, len(flat.wanted_row))
+
+    def inputs(self, bucket):
+        room = self._room(bucket)
+        self._inputs = RememberedInputs(room, room.columns(), self._buffer, self._buffer, bucket.use)
+        return self._inputs
+
+    def forward(self, bucket):
+        self.ran.append(bucket)
+        flat = self._inputs.flat
+        batch = self._inputs.batch_with(flat)
+        # PyTorch's attention takes every token for some row's.
+        own = {name: getattr(batch, name)[: flat.tokens] for name in PER_TOKEN}
+        return self._runner._run(self._inputs, replace(batch, **own))
+
+
+class RememberedInputs(Inputs):
+    """PyTorch's attention asks for the rows, which a graph does not know."""
+
+    def fill(self, flat, *rest):
+        self.flat = flat
+        super().fill(flat, *rest)

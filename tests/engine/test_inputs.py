@@ -1,0 +1,85 @@
+"""One buffer for a forward's whole input: whatever lay there, what is filled in is what is read."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.attention.batches import batches
+from tests.engine.device import PER_TOKEN
+
+from recguide.attention.packing import BatchShape, Flat, pack
+from recguide.attention.work import FIRST, Tiling
+from recguide.core import AdapterUse, Row
+from recguide.engine.inputs import Inputs, Room
+from recguide.speculation.slots import INERT, SlotRun
+from recguide.speculation.step import Judged, SettleShape
+
+TILING = Tiling(
+    share=2, kv_heads=2, rows=16, keys=4, programs=4, grain=1, exact=False, partial_rows=2 * 4 * 16
+)
+
+
+def inputs_of(room, use=AdapterUse.NONE):
+    """Inputs whose two buffers are full of rubbish."""
+    columns = room.columns()
+    host = torch.randint(0, 255, (columns.size,), dtype=torch.uint8)
+    device = torch.randint(0, 255, (columns.size,), dtype=torch.uint8)
+    return Inputs(room, columns, host, device, use)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches(), st.integers(0, 7), st.integers(0, 3), st.integers(0, 2), st.integers(0, 3))
+def test_a_padded_batch_is_the_batch_and_padding(case, tokens, wanted, requests, pages):
+    rows, tables, page_size = case
+    exact = pack(rows, tables, page_size, tiling=TILING)
+    n, w, r = len(exact.tokens), len(exact.wanted), len(tables)
+    shape = BatchShape(n + tokens, w + wanted, r + requests, exact.block_tables.shape[1] + pages, TILING)
+    filled = inputs_of(Room(shape, SettleShape(1, 1, 1, 1)), exact.use)
+    flat = Flat(rows, tables, page_size)
+    filled.fill(flat, tables, page_size, (), ())
+    batch = filled.batch
+    for name in PER_TOKEN:
+        assert torch.equal(getattr(batch, name)[:n], getattr(exact, name)), name
+    assert torch.equal(batch.wanted[:w], exact.wanted)
+    for index, table in enumerate(tables):
+        assert batch.block_tables[index, : len(table)].tolist() == table
+    items = int(exact.work[TILING.programs, FIRST])  # where the last program ends
+    assert torch.equal(batch.work[:items], exact.work[:items])
+    assert not batch.tokens[n:].any()
+    assert not batch.positions[n:].any()
+    assert (batch.kv_slots[n:] == -1).all()
+    assert (batch.row[n:] == -1).all()
+    assert (batch.request[n:] == -1).all()
+    assert not batch.masked[n:].any()
+    assert not batch.causal[n:].any()
+    assert batch.adapter_on[n:].all() == (exact.use is AdapterUse.ALL or not tokens)
+    assert not batch.wanted[w:].any()
+    assert sorted(batch.order.tolist()) == list(range(n + tokens))
+    known = filled.batch_with(flat)
+    assert (known.rows, known.written, known.use) == (exact.rows, exact.written, exact.use)
+
+
+def test_tables_and_verdicts_travel_in_the_same_copy():
+    filled = inputs_of(Room(BatchShape(4, 4, 2, 3), SettleShape(2, 4, 2, 1)))
+    filled.clear()
+    assert (filled.slots.position == INERT).all()
+    assert not filled.settle.words.any()
+    assert (filled.batch.kv_slots == -1).all()
+    flat = Flat([Row(0, 2, (5, 6), True, wanted=(0, 1))], [[7]], 4)
+    run = SlotRun(start=2, first=0, length=2, seed=9, temperature=0.5, draft=False)
+    filled.fill(flat, [[7]], 4, [run], [Judged((5, 6), 0, 10, False, (1,))])
+    assert filled.slots.position.tolist() == [3, 4, INERT, INERT]
+    assert filled.slots.seed.tolist()[:2] == [9, 9]
+    assert filled.batch.block_tables[0, 0] == 7
+    assert filled.settle.words[:6].tolist() == [2, 10, 0, 0, 5, 6]
+
+
+def test_what_was_saved_can_be_filled_in_again():
+    filled = inputs_of(Room(BatchShape(4, 4, 2, 3), SettleShape(2, 4, 2, 1)))
+    filled.fill(Flat([Row(0, 2, (5, 6), True)], [[7]], 4), [[7]], 4, (), ())
+    saved = filled.saved()
+    filled.fill(Flat([Row(0, 0, (1, 2, 3, 4), False)], [[2]], 4), [[2]], 4, (), ())
+    filled.restore(saved)
+    assert filled.batch.tokens.tolist() == [5, 6, 0, 0]
+    assert filled.batch.kv_slots.tolist() == [30, 31, -1, -1]
