@@ -134,11 +134,6 @@ class Fitted:
     sources: Mapping[str, str]
     entropy: Mapping[str, Mapping[str, float]]
 
-    @property
-    def largest_residual(self) -> float:
-        """Largest |residual| relative to its figure."""
-        return max(abs(row["residual"] / row["published"]) for row in self.figures.values())
-
     def as_object(self) -> dict[str, Any]:
         """For result files: every figure made by this process is printed with its residuals."""
         return {
