@@ -12,7 +12,8 @@ from recguide.attention.packing import BatchShape, Flat, pack
 from recguide.attention.work import FIRST, Tiling
 from recguide.core import AdapterUse, Row
 from recguide.engine.inputs import Inputs, Room
-from recguide.speculation.slots import INERT, SlotRun
+from recguide.engine.request import Sampling
+from recguide.speculation.slots import INERT
 from recguide.speculation.step import Judged, SettleShape
 
 TILING = Tiling(
@@ -37,7 +38,7 @@ def test_a_padded_batch_is_the_batch_and_padding(case, tokens, wanted, requests,
     shape = BatchShape(n + tokens, w + wanted, r + requests, exact.block_tables.shape[1] + pages, TILING)
     filled = inputs_of(Room(shape, SettleShape(1, 1, 1, 1)), exact.use)
     flat = Flat(rows, tables, page_size)
-    filled.fill(flat, tables, page_size, (), ())
+    filled.fill(flat, tables, page_size, [Sampling(0, 0.0)] * len(tables), ())
     batch = filled.batch
     for name in PER_TOKEN:
         assert torch.equal(getattr(batch, name)[:n], getattr(exact, name)), name
@@ -67,8 +68,7 @@ def test_tables_and_verdicts_travel_in_the_same_copy():
     assert not filled.settle.words.any()
     assert (filled.batch.kv_slots == -1).all()
     flat = Flat([Row(0, 2, (5, 6), True, wanted=(0, 1))], [[7]], 4)
-    run = SlotRun(start=2, first=0, length=2, seed=9, temperature=0.5, draft=False)
-    filled.fill(flat, [[7]], 4, [run], [Judged((5, 6), 0, 10, False, (1,))])
+    filled.fill(flat, [[7]], 4, [Sampling(9, 0.5)], [Judged((5, 6), 0, 10, False, (1,))])
     assert filled.slots.position.tolist() == [3, 4, INERT, INERT]
     assert filled.slots.seed.tolist()[:2] == [9, 9]
     assert filled.batch.block_tables[0, 0] == 7
@@ -77,9 +77,9 @@ def test_tables_and_verdicts_travel_in_the_same_copy():
 
 def test_what_was_saved_can_be_filled_in_again():
     filled = inputs_of(Room(BatchShape(4, 4, 2, 3), SettleShape(2, 4, 2, 1)))
-    filled.fill(Flat([Row(0, 2, (5, 6), True)], [[7]], 4), [[7]], 4, (), ())
+    filled.fill(Flat([Row(0, 2, (5, 6), True)], [[7]], 4), [[7]], 4, [Sampling(0, 0.0)], ())
     saved = filled.saved()
-    filled.fill(Flat([Row(0, 0, (1, 2, 3, 4), False)], [[2]], 4), [[2]], 4, (), ())
+    filled.fill(Flat([Row(0, 0, (1, 2, 3, 4), False)], [[2]], 4), [[2]], 4, [Sampling(0, 0.0)], ())
     filled.restore(saved)
     assert filled.batch.tokens.tolist() == [5, 6, 0, 0]
     assert filled.batch.kv_slots.tolist() == [30, 31, -1, -1]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recguide.attention.columns import Arrays, Column, Columns
+from recguide.attention.recent import RecentWork
 from recguide.attention.work import FIELDS, RowColumns, Tiling, items_cap, work_list
 from recguide.core import AdapterUse, PackedBatch, RecGuideError, Row
 
@@ -155,8 +156,18 @@ class Flat:
     def packed_rows(self) -> list[Row]:
         return [self.rows[i] for i in self.packed.tolist()]
 
-    def fill(self, arrays: Arrays, tables: Tables, page_size: int, tiling: Tiling | None = None) -> None:
-        """Writes the batch into arrays of its own shape or a larger one, padding included."""
+    def fill(
+        self,
+        arrays: Arrays,
+        tables: Tables,
+        page_size: int,
+        tiling: Tiling | None = None,
+        recent: RecentWork | None = None,
+    ) -> None:
+        """Writes the batch into arrays of its own shape or a larger one, padding included.
+
+        `recent` spares most work lists of rows that come again.
+        """
         lengths = self.lengths[self.packed]
         row = np.arange(len(lengths), dtype=np.int32).repeat(lengths)
         given = self.packed[row]
@@ -166,7 +177,7 @@ class Flat:
         self._fill_facts(arrays["facts"], row, request, slot, self._stems[given], self._prefixes[given])
         self._fill_cache(arrays, tables, page_size, request)
         self._fill_flags(arrays)
-        self._fill_work(arrays, request, tiling)
+        self._fill_work(arrays, request, tiling, recent)
 
     def _fill_tokens(self, arrays: Arrays, slot: Ints, start: Ints) -> None:
         n, w = self.tokens, len(self.wanted_row)
@@ -199,15 +210,18 @@ class Flat:
         masked[:] = False
         masked[self._masked] = True
 
-    def _fill_work(self, arrays: Arrays, request: Ints, tiling: Tiling | None) -> None:
+    def _fill_work(
+        self, arrays: Arrays, request: Ints, tiling: Tiling | None, recent: RecentWork | None
+    ) -> None:
         n, order = self.tokens, arrays["order"]
         order[n:] = np.arange(n, len(order))
         if tiling is None:
             order[:n] = request.argsort(kind="stable")
             return
         columns = (self.requests, self._prefixes, self._stems, self.causal, self.lengths)
-        request, prefix, stem, causal, length = (column[self.packed] for column in columns)
-        order[:n], work = work_list(RowColumns(request, prefix, stem, causal, length), tiling)
+        rows = RowColumns(*(column[self.packed] for column in columns))
+        make = work_list if recent is None else recent.work_list
+        order[:n], work = make(rows, tiling)
         arrays["work"][: len(work)] = work
 
 

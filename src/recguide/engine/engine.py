@@ -16,7 +16,7 @@ from recguide.engine.flight import Flight, Forward
 from recguide.engine.judging import Decision, Judge
 from recguide.engine.picking import UnpickableLogits
 from recguide.engine.plan import lay_out
-from recguide.engine.request import Request
+from recguide.engine.request import Request, Sampling
 from recguide.engine.scheduler import Scheduler, kv_tokens
 from recguide.engine.start import start
 from recguide.engine.text import Decode, TextStream
@@ -74,20 +74,22 @@ class Engine:
         block = (params.block_size or self.config.block_size) if method.drafts else 1
         self._check(prompt, params, method, block)
         seed = params.seed if params.seed is not None else _fresh_seed(params)
+        seeds = [choice_seed(seed, choice) for choice in range(params.n)]
         requests = [
             Request(
                 arrival=next(self._arrivals),
                 choice=choice,
                 prompt=tuple(prompt),
-                params=params.with_seed(choice_seed(seed, choice)),
+                params=params.with_seed(own),
                 method=method,
                 block=block,
                 table=BlockTable(self.runner.pool),
                 text=TextStream(self._decode, prompt, params.stop),
+                sampling=Sampling(own, params.temperature),
                 stops=stop_tokens(params, self.vocabulary),
                 by_logits=edits_logits(params) or filters(params) or bool(params.logprobs),
             )
-            for choice in range(params.n)
+            for choice, own in enumerate(seeds)
         ]
         self._check_memory(requests[0])
         for request in requests:

@@ -6,7 +6,7 @@ All lie in one buffer. On a CPU both are the same memory; to a GPU one copy brin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,10 @@ from torch import Tensor
 
 from recguide.attention.columns import Column, Columns
 from recguide.attention.packing import BatchShape, Flat, Tables, batch_of
+from recguide.attention.recent import RecentWork
 from recguide.core import AdapterUse, PackedBatch
-from recguide.speculation.slots import SlotRun, SlotTable
+from recguide.engine.request import Sampling
+from recguide.speculation.slots import INERT, SlotTable
 from recguide.speculation.step import Judged, SettleShape, SettleTable, StepOutput
 
 
@@ -34,6 +36,38 @@ class Room:
                 **self.batch.columns(),
             }
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _HostSlots:
+    """The host's side of a SlotTable."""
+
+    seed: NDArray[np.int64]
+    position: NDArray[np.int32]
+    start: NDArray[np.int32]
+    slot: NDArray[np.int32]
+    temperature: NDArray[np.float32]
+    draft: NDArray[np.bool_]
+
+    @staticmethod
+    def over(words: Tensor, slots: int) -> _HostSlots:
+        table = SlotTable.over(words, slots)
+        return _HostSlots(*(getattr(table, column.name).numpy() for column in fields(_HostSlots)))
+
+    def fill(self, flat: Flat, sampling: Sequence[Sampling]) -> None:
+        """Writes the wanted slots of all rows, then padding, which its position alone marks."""
+        row, slot = flat.wanted_row, flat.wanted_slot
+        used, causal = len(row), flat.causal[row]
+        self.start[:used] = flat.positions[row]
+        self.slot[:used] = slot
+        # Logits at slot i predict token i in a draft row, token i + 1 in a causal one.
+        self.position[:used] = self.start[:used] + slot + causal
+        self.position[used:] = INERT
+        np.logical_not(causal, out=self.draft[:used])
+        request = flat.requests[row]
+        seeds, temperatures = zip(*sampling, strict=True)
+        self.seed[:used] = np.array(seeds, np.int64)[request]
+        self.temperature[:used] = np.array(temperatures, np.float32)[request]
 
 
 class Inputs:
@@ -59,6 +93,7 @@ class Inputs:
         self._tensors = tensors
         self.batch: PackedBatch = batch_of(tensors, room.batch, use=use)
         self.slots = SlotTable.over(tensors["slots"], room.batch.wanted)
+        self._slots = _HostSlots.over(columns.tensors(host)["slots"], room.batch.wanted)
         self.settle = SettleTable(room.settle, tensors["settle"])
 
     def batch_with(self, flat: Flat) -> PackedBatch:
@@ -83,7 +118,7 @@ class Inputs:
         self._host.zero_()
         self._arrays["facts"][:2] = -1
         self._arrays["kv_slots"][:] = -1
-        SlotTable.fill(self._arrays["slots"], self.room.batch.wanted, ())
+        self._slots.position[:] = INERT
         self._device.copy_(self._host)
 
     def fill(
@@ -91,13 +126,17 @@ class Inputs:
         flat: Flat,
         tables: Tables,
         page_size: int,
-        runs: Sequence[SlotRun],
+        sampling: Sequence[Sampling],
         judged: Sequence[Judged],
+        recent: RecentWork | None = None,
     ) -> None:
-        """Writes a forward's rows and tables, and begins to copy them to the device."""
+        """Writes a forward's rows and tables, and begins to copy them to the device.
+
+        `sampling` has an entry for each request, `judged` the blocks to settle.
+        """
         arrays, batch = self._arrays, self.room.batch
-        flat.fill(arrays, tables, page_size, batch.tiling)
-        SlotTable.fill(arrays["slots"], batch.wanted, runs)
+        flat.fill(arrays, tables, page_size, batch.tiling, recent)
+        self._slots.fill(flat, sampling)
         self.room.settle.fill(arrays["settle"], judged)
         self._send(self._tables_at + 4 * len(tables) * batch.pages)
 

@@ -12,7 +12,6 @@ from recguide.engine.scheduler import Scheduled
 from recguide.speculation.noise import LuckyTokens
 from recguide.speculation.picks import BadLogits, PickRow, Picks, pick
 from recguide.speculation.rows import Branch, Layout
-from recguide.speculation.slots import SlotRun
 
 
 class UnpickableLogits(RecGuideError):  # noqa: N818 - it names what was found
@@ -46,7 +45,7 @@ def pick_rows(scheduled: Scheduled) -> Iterator[PickRow]:
     branches: Sequence[Branch | None] = [None, *layout.branches]
     for row, branch in zip(layout.rows, branches, strict=True):
         history = request.emitted if branch is None else _branch_history(request, layout, branch)
-        for run in runs_of(row.wanted):
+        for run in _runs(row.wanted):
             yield PickRow(
                 params=request.params,
                 prompt=request.prompt,
@@ -58,30 +57,13 @@ def pick_rows(scheduled: Scheduled) -> Iterator[PickRow]:
             )
 
 
-def slot_runs(plan: Sequence[Scheduled]) -> list[SlotRun]:
-    """The same for a picker: the wanted slots of all rows, in their order."""
-    return [
-        SlotRun(
-            row.start,
-            run[0],
-            len(run),
-            scheduled.request.params.seed or 0,
-            scheduled.request.params.temperature,
-            not row.causal,
-        )
-        for scheduled in plan
-        for row in scheduled.layout.rows
-        for run in runs_of(row.wanted)
-    ]
-
-
 def _branch_history(request: Request, layout: Layout, branch: Branch) -> list[int]:
     """A branch follows the emitted tokens, the stem and, for a correction, its candidate."""
     head = () if branch.head is None else (branch.head,)
     return [*request.emitted, *layout.block[1 : branch.slot], *head]
 
 
-def runs_of(slots: Sequence[int]) -> Iterator[Sequence[int]]:
+def _runs(slots: Sequence[int]) -> Iterator[Sequence[int]]:
     """Runs of consecutive slots: a half-filled block wants logits with gaps."""
     if slots and slots[-1] - slots[0] == len(slots) - 1:  # nearly always, since slots rise
         yield slots

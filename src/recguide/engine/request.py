@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from recguide.core import (
     Chunk,
@@ -22,6 +23,13 @@ from recguide.speculation.methods import Method
 from recguide.speculation.rows import Draft
 
 
+class Sampling(NamedTuple):
+    """How a request's tokens are drawn: the sampling seed (any at temperature 0) and the temperature."""
+
+    seed: int
+    temperature: float
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A request's state; from the end of prefill on, cached = prompt + emitted − 1.
@@ -31,6 +39,7 @@ class Request:
         choice: which of the prompt's n choices this is.
         params: sampling parameters with the sampling seed resolved.
         block: B, slots of a full block.
+        sampling: what a picker is told: sampling seed and temperature.
         stops: token ids that end it.
         by_logits: whether its picks take more than a picker is told: edits, filters, the likeliest tokens.
         cached: committed length, tokens whose KV later rows may read.
@@ -47,6 +56,7 @@ class Request:
     block: int
     table: BlockTable
     text: TextStream
+    sampling: Sampling
     stops: tuple[int, ...]
     by_logits: bool
     cached: int = 0

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from recguide.attention.packing import BatchShape, Flat, Tables, pack
+from recguide.attention.recent import RecentWork
 from recguide.core import AdapterUse, Backbone, PackedBatch, RecGuideError, Row
 from recguide.engine.backends import attention_for
 from recguide.engine.buckets import Bucket, Buckets
@@ -19,12 +20,12 @@ from recguide.engine.docket import BY_HOST, Docket, docket_of, room_for
 from recguide.engine.flight import Flight, Forward, Landed
 from recguide.engine.inputs import Inputs, Room
 from recguide.engine.landing import Landing
-from recguide.engine.picking import runs_of, slot_runs
 from recguide.engine.replays import Replays
+from recguide.engine.request import Sampling
 from recguide.engine.scheduler import Scheduled
 from recguide.kv.cache import KVCache
 from recguide.kv.pages import PagePool, pages_for
-from recguide.speculation.slots import Picker, SlotRun
+from recguide.speculation.slots import Picker
 from recguide.speculation.step import SettleShape, settle_step
 
 
@@ -82,6 +83,7 @@ class Runner:
         self._cache = KVCache(shape, pages, page_size)
         self._attention = attention_for(self._cache, backbone.heads, exact=exact)
         self._landing = Landing(shape.device)
+        self._recent = RecentWork()
         self._replays: Replays | None = None
         if graphs is not None:
             buckets = Buckets(graphs.tokens, _adapter_uses(backbone))
@@ -118,7 +120,8 @@ class Runner:
         else:
             inputs = graphs.inputs(bucket)
         docket = docket_of(plan, inputs.room.settle)
-        inputs.fill(flat, tables, self.pool.page_size, slot_runs(plan), docket.judged)
+        sampling = [scheduled.request.sampling for scheduled in plan]
+        inputs.fill(flat, tables, self.pool.page_size, sampling, docket.judged, self._recent)
         if graphs is None or bucket is None:
             logits, output = self._run(inputs, inputs.batch_with(flat))
         else:
@@ -213,10 +216,10 @@ class Runner:
 
     def _draft_logits(self, graphs: Replays, use: AdapterUse) -> Tensor:
         """Logits of a draft row by a graph with or without the adapter."""
-        tokens = tuple(token % self.backbone.vocabulary.size for token in range(8))
-        row = Row(0, 0, tokens, causal=False, adapter=use is AdapterUse.ALL, wanted=range(8))
-        self._fill([row], [[0]])
-        return graphs.forward(Bucket(8, use, 8))[0].clone()
+        slots = range(min(8, graphs.buckets.most))
+        tokens = tuple(slot % self.backbone.vocabulary.size for slot in slots)
+        row = Row(0, 0, tokens, causal=False, adapter=use is AdapterUse.ALL, wanted=slots)
+        return graphs.forward(self._fill([row], [[0]]))[0].clone()
 
     @torch.inference_mode()
     def time(self, rows: Sequence[Row], tables: Tables, repeats: int) -> tuple[list[float], Bucket]:
@@ -245,12 +248,8 @@ class Runner:
         bucket = self._with_graphs.bucket(flat)
         if bucket is None:
             raise RecGuideError(f"graphs: there is none for {flat.tokens} query tokens")
-        runs = [
-            SlotRun(row.start, run[0], len(run), 0, 0.0, not row.causal)
-            for row in rows
-            for run in runs_of(row.wanted)
-        ]
-        self._with_graphs.inputs(bucket).fill(flat, tables, self.pool.page_size, runs, ())
+        greedy = [Sampling(0, 0.0)] * len(tables)
+        self._with_graphs.inputs(bucket).fill(flat, tables, self.pool.page_size, greedy, ())
         return bucket
 
     @property
