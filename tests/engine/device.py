@@ -7,7 +7,6 @@ forwards before them lay.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import torch
 
@@ -15,7 +14,8 @@ from recguide.attention.packing import FACTS
 from recguide.engine.buckets import Buckets
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.inputs import Inputs
-from recguide.engine.runner import Limits, _adapter_uses
+from recguide.engine.rooms import Limits, bucket_room
+from recguide.engine.runner import adapter_uses
 from recguide.speculation.slots import torch_picker
 
 
@@ -30,27 +30,27 @@ def padded_engine(backbone, decode=str, *, limits=None, **config):
     return engine
 
 
-PER_TOKEN = (*FACTS, "tokens", "positions", "causal", "masked", "adapter_on", "kv_slots", "order")
+PER_TOKEN = (*FACTS, "tokens", "positions", "causal", "masked", "adapter_on", "kv_slots")
 
 
 class PaddedForwards:
     """Stands in for `Replays`: the same buckets and one buffer for all, and no graphs."""
 
     def __init__(self, runner, limits):
-        self.buckets = Buckets(limits.tokens, _adapter_uses(runner.backbone))
+        self.buckets = Buckets(limits.tokens, adapter_uses(runner.backbone))
         self.ran = []
         self._runner = runner
-        self._room = partial(runner._room, limits)
+        self._room = lambda bucket: bucket_room(bucket, limits, runner._attention, runner.pool.page_size)
         size = self._room(self.buckets.largest_bucket).columns().size
         # Whatever lay there before, what is filled in must not leave any of it to be read.
-        self._buffer = torch.randint(0, 255, (size,), dtype=torch.uint8)
+        self._host, self._device = (torch.randint(0, 255, (size,), dtype=torch.uint8) for _ in range(2))
 
     def bucket(self, flat):
         return self.buckets.of(flat.tokens, flat.use, len(flat.wanted_row))
 
     def inputs(self, bucket):
         room = self._room(bucket)
-        self._inputs = RememberedInputs(room, room.columns(), self._buffer, self._buffer, bucket.use)
+        self._inputs = RememberedInputs(room, room.columns(), self._host, self._device, bucket.use)
         return self._inputs
 
     def forward(self, bucket):
@@ -59,7 +59,12 @@ class PaddedForwards:
         batch = self._inputs.batch_with(flat)
         # PyTorch's attention takes every token for some row's.
         own = {name: getattr(batch, name)[: flat.tokens] for name in PER_TOKEN}
-        return self._runner._run(self._inputs, replace(batch, **own))
+        # A fake model reads the rows, whose tokens may not have been known when they were laid out.
+        rows = tuple(
+            replace(row, tokens=tuple(batch.tokens[start : start + len(row.tokens)].tolist()))
+            for row, start in zip(batch.rows, batch.row_starts, strict=True)
+        )
+        return self._runner._run(self._inputs, replace(batch, rows=rows, **own))
 
 
 class RememberedInputs(Inputs):

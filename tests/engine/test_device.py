@@ -9,7 +9,7 @@ from tests.fake import assert_invariant
 
 from recguide.core import SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
-from recguide.engine.runner import Limits
+from recguide.engine.rooms import Limits
 
 METHODS = ("ar", "linear", "tidar", "recguide", "diffusion")
 

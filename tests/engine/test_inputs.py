@@ -9,7 +9,7 @@ from tests.attention.batches import batches
 from tests.engine.device import PER_TOKEN
 
 from recguide.attention.packing import BatchShape, Flat, pack
-from recguide.attention.work import FIRST, Tiling
+from recguide.attention.work import RowColumns, Tiling, work_list
 from recguide.core import AdapterUse, Row
 from recguide.engine.inputs import Inputs, Room
 from recguide.engine.request import Sampling
@@ -39,14 +39,16 @@ def test_a_padded_batch_is_the_batch_and_padding(case, tokens, wanted, requests,
     filled = inputs_of(Room(shape, SettleShape(1, 1, 1, 1)), exact.use)
     flat = Flat(rows, tables, page_size)
     filled.fill(flat, tables, page_size, [Sampling(0, 0.0)] * len(tables), ())
+    filled.send()
     batch = filled.batch
     for name in PER_TOKEN:
         assert torch.equal(getattr(batch, name)[:n], getattr(exact, name)), name
     assert torch.equal(batch.wanted[:w], exact.wanted)
     for index, table in enumerate(tables):
         assert batch.block_tables[index, : len(table)].tolist() == table
-    items = int(exact.work[TILING.programs, FIRST])  # where the last program ends
-    assert torch.equal(batch.work[:items], exact.work[:items])
+    order, work = work_list(RowColumns.of(exact.rows), TILING)
+    assert torch.equal(batch.order[:n], torch.from_numpy(order))
+    assert torch.equal(batch.work[: len(work)], torch.from_numpy(work))
     assert not batch.tokens[n:].any()
     assert not batch.positions[n:].any()
     assert (batch.kv_slots[n:] == -1).all()
@@ -56,7 +58,6 @@ def test_a_padded_batch_is_the_batch_and_padding(case, tokens, wanted, requests,
     assert not batch.causal[n:].any()
     assert batch.adapter_on[n:].all() == (exact.use is AdapterUse.ALL or not tokens)
     assert not batch.wanted[w:].any()
-    assert sorted(batch.order.tolist()) == list(range(n + tokens))
     known = filled.batch_with(flat)
     assert (known.rows, known.written, known.use) == (exact.rows, exact.written, exact.use)
 
@@ -69,6 +70,8 @@ def test_tables_and_verdicts_travel_in_the_same_copy():
     assert (filled.batch.kv_slots == -1).all()
     flat = Flat([Row(0, 2, (5, 6), True, wanted=(0, 1))], [[7]], 4)
     filled.fill(flat, [[7]], 4, [Sampling(9, 0.5)], [Judged((5, 6), 0, 10, False, (1,))])
+    assert (filled.slots.position == INERT).all()
+    filled.send()
     assert filled.slots.position.tolist() == [3, 4, INERT, INERT]
     assert filled.slots.seed.tolist()[:2] == [9, 9]
     assert filled.batch.block_tables[0, 0] == 7
@@ -81,5 +84,6 @@ def test_what_was_saved_can_be_filled_in_again():
     saved = filled.saved()
     filled.fill(Flat([Row(0, 0, (1, 2, 3, 4), False)], [[2]], 4), [[2]], 4, [Sampling(0, 0.0)], ())
     filled.restore(saved)
+    filled.send()
     assert filled.batch.tokens.tolist() == [5, 6, 0, 0]
     assert filled.batch.kv_slots.tolist() == [30, 31, -1, -1]

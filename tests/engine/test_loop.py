@@ -247,3 +247,75 @@ def test_a_recorded_forward_says_what_it_was():
     assert (second.query_tokens, second.wanted, second.prefix_tokens) == (9, 8, 2 * len(PROMPT))
     assert (second.bucket.tokens, second.bucket.use) == (16, AdapterUse.NONE)
     assert [forward.bucket for forward in forwards] == machine.runner._replays.ran
+
+
+# --- plain steps made ready ahead ---------------------------------------------------------------------------
+
+
+def counted(machine):
+    """How often forwards were packed before they were known to come, and how often they then ran."""
+    counts = {"ready": 0, "ahead": 0}
+    ready, go_ahead = machine.runner.ready, machine._go_ahead
+
+    def count_ready(plan):
+        counts["ready"] += 1
+        return ready(plan)
+
+    def count_ahead(landed):
+        flight = go_ahead(landed)
+        counts["ahead"] += flight is not None
+        return flight
+
+    machine.runner.ready, machine._go_ahead = count_ready, count_ahead
+    return counts
+
+
+def plain_engine(*scripts, **config):
+    return padded_engine(FakeBackbone(*scripts), decode, method="ar", **config)
+
+
+def test_plain_steps_are_made_ready_while_the_last_one_runs():
+    machine = plain_engine(SCRIPT)
+    counts = counted(machine)
+    requests = [machine.add(PROMPT, SamplingParams(max_tokens=40))[0] for _ in range(3)]
+    run(machine)
+    assert [request.completion().text for request in requests] == [decode(ANSWER[:40])] * 3
+    # All steps but the first, which follows a prefill.
+    assert counts == {"ready": 40, "ahead": 38}
+
+
+def test_what_was_made_ready_is_dropped_when_a_request_ends_or_others_come():
+    scripts = [Script((200 + at, *PROMPT), (*ANSWER[: 7 + 5 * at], EOS)) for at in range(3)]
+    machine = plain_engine(*scripts, max_running=4)
+    counts = counted(machine)
+    requests = [machine.add(script.prompt, SamplingParams(max_tokens=60))[0] for script in scripts]
+    for _ in range(4):
+        machine.step()
+    late = machine.add(scripts[2].prompt, SamplingParams(max_tokens=60))[0]
+    dropped = machine.add(scripts[2].prompt, SamplingParams(max_tokens=60))[0]
+    for _ in range(8):
+        machine.step()
+    machine.abort(dropped)
+    run(machine)
+    for request, script in zip([*requests, late], [*scripts, scripts[2]], strict=True):
+        assert request.completion().token_ids == script.answer
+    assert 0 < counts["ahead"] < counts["ready"]
+    assert machine.runner.pool.free_pages == machine.runner.pool.pages
+
+
+def test_nothing_is_made_ready_past_a_text_that_may_end_a_request():
+    machine = plain_engine(SCRIPT)
+    counts = counted(machine)
+    (request,) = machine.add(PROMPT, SamplingParams(max_tokens=40, stop=["over"]))
+    run(machine)
+    assert request.completion().text == decode(ANSWER).split("over")[0]
+    assert counts["ahead"] == 0
+
+
+def test_without_pages_for_it_nothing_is_made_ready_and_nobody_loses_his():
+    scripts = [Script((200 + at, *PROMPT), ANSWER) for at in range(4)]
+    machine = plain_engine(*scripts, page_size=4, kv_cache_tokens=80)
+    requests = [machine.add(script.prompt, SamplingParams(max_tokens=50))[0] for script in scripts]
+    run(machine)
+    assert [request.completion().text for request in requests] == [decode(ANSWER[:50])] * 4
+    assert machine.runner.pool.free_pages == machine.runner.pool.pages

@@ -10,13 +10,15 @@ from hashlib import blake2b
 from itertools import count
 
 from recguide.core import MAX_SEED, Backbone, Chunk, FinishReason, ParameterError, SamplingParams
+from recguide.engine.ahead import steps_after, tokens_after
 from recguide.engine.commit import Advanced, advance, publish
 from recguide.engine.config import EngineConfig
-from recguide.engine.flight import Flight, Forward
+from recguide.engine.flight import Flight, Forward, Landed
 from recguide.engine.judging import Decision, Judge
 from recguide.engine.picking import UnpickableLogits
 from recguide.engine.plan import lay_out
 from recguide.engine.request import Request, Sampling
+from recguide.engine.runner import Ready
 from recguide.engine.scheduler import Scheduler, kv_tokens
 from recguide.engine.start import start
 from recguide.engine.text import Decode, TextStream
@@ -58,6 +60,7 @@ class Engine:
         )
         self._judge = Judge(self.vocabulary, backbone.kv_shape.device)
         self._flight: Flight | None = None
+        self._ahead: Ready | None = None
         self._arrivals = count()
 
     @property
@@ -104,13 +107,17 @@ class Engine:
 
         Requests whose logits are NaN are aborted and carry the error; the others go on.
         """
-        if self._flight is None or not self._flight.awaited:
-            self._flight = None
+        if self._flight is not None and not self._flight.awaited:
+            self._flight.drop()
+            self._flight = self._ahead = None
+        if self._flight is None:
             self._launch()
         flight, self._flight = self._flight, None
         if flight is None:
             return []
-        decisions = self._judge.decide(flight, flight.land())
+        landed = flight.land()
+        self._flight = self._go_ahead(landed)
+        decisions = self._judge.decide(flight, landed)
         done: list[Advanced] = []
         emitted: list[tuple[Request, Chunk]] = []
         try:
@@ -118,15 +125,36 @@ class Engine:
                 partial(self._advance, scheduled.request, decision, done)
                 for scheduled, decision in zip(flight.plan, decisions, strict=True)
             )
-            self._launch()
+            if self._flight is None:
+                self._launch()
         finally:
             _each(partial(self._publish, advanced, emitted) for advanced in done)
+        self._look_ahead()
         return emitted
 
     def _launch(self) -> None:
         plan = self._scheduler.schedule(self._plan)
         if plan:
             self._flight = self.runner.launch(plan)
+
+    def _look_ahead(self) -> None:
+        """Makes the next forward ready while this one runs, if only its tokens are unknown."""
+        if self._flight is None or not self.runner.has_graphs:
+            return
+        plan = steps_after(self._flight.plan, self._flight.docket)
+        if plan is not None and self._scheduler.is_all(plan) and self._scheduler.reserve(plan):
+            self._ahead = self.runner.ready(plan)
+
+    def _go_ahead(self, landed: Landed) -> Flight | None:
+        """Starts what was made ready if it came true."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or landed.output is None or not self._scheduler.is_all(ahead.plan):
+            return None
+        tokens = tokens_after(landed.output, len(ahead.plan))
+        if tokens is None:
+            return None
+        ahead.inputs.set_tokens(tokens)
+        return self.runner.go(ahead)
 
     def _advance(self, request: Request, decision: Decision | None, done: list[Advanced]) -> None:
         """What the next layout depends on."""

@@ -47,7 +47,7 @@ class Landed:
 
     Attributes:
         logits: [at least W, vocab], those of the plan's wanted slots first; valid until the next launch.
-        output: picks and verdicts of the device; None if there are none. Valid until the next launch.
+        output: the device's picks and verdicts, None if there are none; valid until the launch after that.
     """
 
     logits: Tensor
@@ -61,12 +61,14 @@ class Flight:
     Attributes:
         plan: whose rows run, in the order of the rows.
         docket: who decides what.
-        land: waits for the forward and returns what came of it; called once.
+        land: waits for the forward and returns what came of it.
+        drop: waits for it where it runs already.
     """
 
     plan: Sequence[Scheduled]
     docket: Docket
     land: Callable[[], Landed]
+    drop: Callable[[], object]
 
     @property
     def awaited(self) -> bool:

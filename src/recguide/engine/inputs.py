@@ -111,7 +111,7 @@ class Inputs:
     def restore(self, saved: Tensor) -> None:
         """Fills in what was saved."""
         self._host[: len(saved)].copy_(saved)
-        self._send(len(saved))
+        self._filled = len(saved)
 
     def clear(self) -> None:
         """Makes all of it padding, on the device too: a forward over it writes nothing."""
@@ -130,7 +130,7 @@ class Inputs:
         judged: Sequence[Judged],
         recent: RecentWork | None = None,
     ) -> None:
-        """Writes a forward's rows and tables, and begins to copy them to the device.
+        """Writes a forward's rows and tables on the host.
 
         `sampling` has an entry for each request, `judged` the blocks to settle.
         """
@@ -138,10 +138,14 @@ class Inputs:
         flat.fill(arrays, tables, page_size, batch.tiling, recent)
         self._slots.fill(flat, sampling)
         self.room.settle.fill(arrays["settle"], judged)
-        self._send(self._tables_at + 4 * len(tables) * batch.pages)
+        self._filled = self._tables_at + 4 * len(tables) * batch.pages
 
-    def _send(self, size: int) -> None:
-        """Copies the first `size` bytes to the device, without waiting."""
-        self._filled = size
+    def set_tokens(self, tokens: NDArray[np.int32]) -> None:
+        """Changes the first tokens of the batch; the rest of what is filled in stays."""
+        self._arrays["tokens"][: len(tokens)] = tokens
+
+    def send(self) -> None:
+        """Begins to copy what is filled in to the device."""
+        size = self._filled
         if self._device is not self._host:
             self._device[:size].copy_(self._host[:size], non_blocking=True)

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 
+@dataclass(frozen=True, slots=True)
 class Landing:
-    """Host memory for one output at a time."""
+    """An output on its way: words [n] int32 of the host, and the event after which they are there."""
+
+    words: Tensor
+    event: torch.cuda.Event | None
+
+    def wait(self) -> NDArray[np.int32]:
+        """The words, once the forward is done."""
+        if self.event is not None:
+            self.event.synchronize()
+        return self.words.numpy()
+
+
+class Landings:
+    """Host memory for two outputs in turn: one is read while the next may already arrive."""
 
     def __init__(self, device: torch.device) -> None:
-        self._event = torch.cuda.Event() if device.type == "cuda" else None
-        self._memory = torch.empty(0, dtype=torch.int32)
+        self._on_gpu = device.type == "cuda"
+        self._memory = [torch.empty(0, dtype=torch.int32), torch.empty(0, dtype=torch.int32)]
+        self._events = [torch.cuda.Event(), torch.cuda.Event()] if self._on_gpu else []
+        self._turn = 0
 
-    def fetch(self, output: Tensor) -> Tensor:
-        """Begins to copy output words [n] int32 to the host; they are there after `wait`."""
-        if self._event is None:
-            return output
-        if len(output) > len(self._memory):
-            self._memory = torch.empty(len(output), dtype=torch.int32, pin_memory=True)
-        words = self._memory[: len(output)]
+    def fetch(self, output: Tensor) -> Landing:
+        """Begins to copy output words [n] int32 to the host."""
+        if not self._on_gpu:
+            return Landing(output, None)
+        self._turn = turn = 1 - self._turn
+        if len(output) > len(self._memory[turn]):
+            self._memory[turn] = torch.empty(len(output), dtype=torch.int32, pin_memory=True)
+        words = self._memory[turn][: len(output)]
         words.copy_(output, non_blocking=True)
-        self._event.record()
-        return words
-
-    def wait(self, words: Tensor) -> NDArray[np.int32]:
-        """The words, once the forward is done. The next output overwrites them."""
-        if self._event is not None:
-            self._event.synchronize()
-        return words.numpy()
+        self._events[turn].record()
+        return Landing(words, self._events[turn])

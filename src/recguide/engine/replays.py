@@ -54,9 +54,10 @@ class Replays:
         self._room = room
         self._device = device
         size = room(buckets.largest_bucket).columns().size
-        self._host = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+        self._hosts = [torch.zeros(size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+        self._turn = 0
         self._input = torch.zeros(size, dtype=torch.uint8, device=device)
-        self._inputs: dict[Bucket, Inputs] = {}
+        self._inputs: dict[tuple[Bucket, int], Inputs] = {}
         self._graphs: dict[Bucket, Graph] = {}
         self._met: set[Bucket] = set()
         self._pool: Any = torch.cuda.graph_pool_handle()
@@ -67,14 +68,22 @@ class Replays:
         return self.buckets.of(flat.tokens, flat.use, len(flat.wanted_row))
 
     def inputs(self, bucket: Bucket) -> Inputs:
-        """Where a bucket's forwards are filled in."""
-        if bucket not in self._inputs:
+        """Where a bucket's next forward is filled in.
+
+        The host's side is another one each time: the last one's may still be on its way to the device.
+        """
+        self._turn = 1 - self._turn
+        return self._inputs_at(bucket, self._turn)
+
+    def _inputs_at(self, bucket: Bucket, turn: int) -> Inputs:
+        key = (bucket, turn)
+        if key not in self._inputs:
             room = self._room(bucket)
-            self._inputs[bucket] = Inputs(room, room.columns(), self._host, self._input, bucket.use)
-        return self._inputs[bucket]
+            self._inputs[key] = Inputs(room, room.columns(), self._hosts[turn], self._input, bucket.use)
+        return self._inputs[key]
 
     def forward(self, bucket: Bucket) -> tuple[Tensor, Tensor]:
-        """Logits and output of what is filled in.
+        """Logits and output of what has been sent to the device.
 
         A bucket's first forward runs without a graph, its second one is captured: so a size that is met once
         costs no capture, and whatever compiles or chooses a workspace has done so before one.
@@ -83,7 +92,7 @@ class Replays:
         if graph is None:
             if bucket not in self._met:
                 self._met.add(bucket)
-                return self._run(self.inputs(bucket))
+                return self._run(self._inputs_at(bucket, self._turn))
             graph = self._capture(bucket)
         graph.graph.replay()
         return graph.logits, graph.output
@@ -105,10 +114,11 @@ class Replays:
         The largest bucket may be captured late and also runs without a graph: each has memory of its own.
         """
         largest = self.buckets.largest_bucket
-        self.inputs(largest).clear()
+        inputs = self.inputs(largest)
+        inputs.clear()
         torch.cuda.reset_peak_memory_stats(self._device)
         before = torch.cuda.memory_allocated(self._device)
-        self._run(self.inputs(largest))
+        self._run(inputs)
         torch.cuda.synchronize(self._device)
         forward = torch.cuda.max_memory_allocated(self._device) - before
         planned = list(self.buckets.at_start())
@@ -136,7 +146,7 @@ class Replays:
 
     def _capture(self, bucket: Bucket) -> Graph:
         """Captures without `torch.cuda.graph`, which would first wait for the device and empty its caches."""
-        inputs, here = self.inputs(bucket), torch.cuda.current_stream(self._device)
+        inputs, here = self._inputs_at(bucket, self._turn), torch.cuda.current_stream(self._device)
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(here)
         with torch.cuda.stream(self._stream):

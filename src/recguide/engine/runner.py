@@ -5,48 +5,45 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from recguide.attention.packing import BatchShape, Flat, Tables, pack
+from recguide.attention.packing import Flat, Tables, pack
 from recguide.attention.recent import RecentWork
 from recguide.core import AdapterUse, Backbone, PackedBatch, RecGuideError, Row
 from recguide.engine.backends import attention_for
 from recguide.engine.buckets import Bucket, Buckets
-from recguide.engine.docket import BY_HOST, Docket, docket_of, room_for
+from recguide.engine.docket import BY_HOST, Docket, docket_of
 from recguide.engine.flight import Flight, Forward, Landed
-from recguide.engine.inputs import Inputs, Room
-from recguide.engine.landing import Landing
+from recguide.engine.inputs import Inputs
+from recguide.engine.landing import Landings
 from recguide.engine.replays import Replays
 from recguide.engine.request import Sampling
+from recguide.engine.rooms import Limits, bucket_room, inputs_alone
 from recguide.engine.scheduler import Scheduled
 from recguide.kv.cache import KVCache
-from recguide.kv.pages import PagePool, pages_for
+from recguide.kv.pages import PagePool
 from recguide.speculation.slots import Picker
-from recguide.speculation.step import SettleShape, settle_step
+from recguide.speculation.step import settle_step
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What CUDA graphs have room for.
+class Ready:
+    """A forward that is laid out and packed on the host, and not on its way yet.
 
     Attributes:
-        tokens: query tokens of a forward; larger ones run without a graph.
-        requests: requests of a forward.
-        length: tokens of a request.
-        block, stops, branches: slots of a block, stop tokens and branches of a request that the device
-            settles; others are left to the host.
+        bucket: of its graph; None runs without one.
     """
 
-    tokens: int
-    requests: int
-    length: int
-    block: int = 32
-    stops: int = 6
-    branches: int = 16
+    plan: Sequence[Scheduled]
+    docket: Docket
+    flat: Flat
+    bucket: Bucket | None
+    inputs: Inputs
 
 
 class Runner:
@@ -82,15 +79,14 @@ class Runner:
         self._device = shape.device
         self._cache = KVCache(shape, pages, page_size)
         self._attention = attention_for(self._cache, backbone.heads, exact=exact)
-        self._landing = Landing(shape.device)
+        self._landings = Landings(shape.device)
         self._recent = RecentWork()
         self._replays: Replays | None = None
         if graphs is not None:
-            buckets = Buckets(graphs.tokens, _adapter_uses(backbone))
             self._replays = Replays(
                 lambda inputs: self._run(inputs, inputs.batch),
-                partial(self._room, graphs),
-                buckets,
+                lambda bucket: bucket_room(bucket, graphs, self._attention, page_size),
+                Buckets(graphs.tokens, adapter_uses(backbone)),
                 shape.device,
             )
 
@@ -105,31 +101,45 @@ class Runner:
 
     # --- requests in, picks and verdicts out ----------------------------------------------------------------
 
-    @torch.inference_mode()
     def launch(self, plan: Sequence[Scheduled]) -> Flight:
-        """Starts the forward of a plan. The one before must have landed: it read the same memory."""
-        rows = [row for scheduled in plan for row in scheduled.layout.rows]
-        tables = [scheduled.request.table.array for scheduled in plan]
-        if self._picker is None:
-            return Flight(plan, docket_of(plan, None), lambda: Landed(self.forward(rows, tables), None))
+        """Starts the forward of a plan; without a picker it runs when it lands."""
+        if self._picker is not None:
+            return self.go(self.ready(plan))
+        rows, tables = _rows_and_tables(plan)
+        return Flight(plan, docket_of(plan, None), lambda: Landed(self.forward(rows, tables), None), _nothing)
+
+    def ready(self, plan: Sequence[Scheduled]) -> Ready:
+        """Packs a plan on the host, which may be done while another forward runs, but one plan at a time."""
+        rows, tables = _rows_and_tables(plan)
         flat = Flat(rows, tables, self.pool.page_size)
-        graphs = self._replays
-        bucket = None if graphs is None else graphs.bucket(flat)
-        if graphs is None or bucket is None:
-            inputs = self._inputs_for(plan, flat, tables)
+        bucket = None if self._replays is None else self._replays.bucket(flat)
+        if self._replays is None or bucket is None:
+            inputs = inputs_alone(plan, flat, tables, self._attention, self._device)
         else:
-            inputs = graphs.inputs(bucket)
+            inputs = self._replays.inputs(bucket)
         docket = docket_of(plan, inputs.room.settle)
         sampling = [scheduled.request.sampling for scheduled in plan]
         inputs.fill(flat, tables, self.pool.page_size, sampling, docket.judged, self._recent)
-        if graphs is None or bucket is None:
-            logits, output = self._run(inputs, inputs.batch_with(flat))
+        return Ready(plan, docket, flat, bucket, inputs)
+
+    @torch.inference_mode()
+    def go(self, ready: Ready) -> Flight:
+        """Starts the forward. The one before must have landed."""
+        inputs, bucket = ready.inputs, ready.bucket
+        inputs.send()
+        if self._replays is None or bucket is None:
+            logits, output = self._run(inputs, inputs.batch_with(ready.flat))
         else:
-            logits, output = graphs.forward(bucket)
-        words = self._landing.fetch(output)
+            logits, output = self._replays.forward(bucket)
+        landing = self._landings.fetch(output)
         if self.forwards is not None:
-            self.forwards.append(_note(plan, docket, flat, bucket, inputs))
-        return Flight(plan, docket, lambda: Landed(logits, inputs.read(self._landing.wait(words))))
+            self.forwards.append(_noted(ready))
+        return Flight(
+            ready.plan,
+            ready.docket,
+            lambda: Landed(logits, inputs.read(landing.wait())),
+            landing.wait,
+        )
 
     def _run(self, inputs: Inputs, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """A forward over filled inputs: its logits, and the words of its output."""
@@ -140,38 +150,6 @@ class Runner:
         output = torch.empty(words, dtype=torch.int32, device=self._device)
         settle_step(picks, inputs.settle, output)
         return logits, output
-
-    def _inputs_for(self, plan: Sequence[Scheduled], flat: Flat, tables: Tables) -> Inputs:
-        """Inputs for one forward alone."""
-        batch = BatchShape(
-            tokens=flat.tokens,
-            wanted=max(1, len(flat.wanted_row)),
-            requests=len(tables),
-            pages=max(map(len, tables)),
-            tiling=self._attention.tiling(flat.tokens),
-        )
-        room = Room(batch, room_for(plan))
-        columns = room.columns()
-        on_gpu = self._device.type == "cuda"
-        host = torch.zeros(columns.size, dtype=torch.uint8, pin_memory=on_gpu)
-        return Inputs(room, columns, host, torch.empty_like(host, device=self._device) if on_gpu else host)
-
-    def _room(self, limits: Limits, bucket: Bucket) -> Room:
-        requests = min(bucket.tokens, limits.requests)
-        batch = BatchShape(
-            tokens=bucket.tokens,
-            wanted=bucket.wanted,
-            requests=requests,
-            pages=pages_for(limits.length, self.pool.page_size),
-            tiling=self._attention.tiling(bucket.tokens),
-        )
-        settle = SettleShape(
-            requests=requests,
-            block=min(bucket.tokens, limits.block),
-            stops=limits.stops,
-            branches=max(1, min(bucket.tokens // 2, limits.branches)),
-        )
-        return Room(batch, settle)
 
     # --- graphs ---------------------------------------------------------------------------------------------
 
@@ -239,7 +217,9 @@ class Runner:
         """
         if forward.bucket is None or forward.input is None:
             raise RecGuideError("graphs: this forward ran without one")
-        self._with_graphs.inputs(forward.bucket).restore(forward.input)
+        inputs = self._with_graphs.inputs(forward.bucket)
+        inputs.restore(forward.input)
+        inputs.send()
         return median(self._with_graphs.time(forward.bucket, repeats))
 
     def _fill(self, rows: Sequence[Row], tables: Tables) -> Bucket:
@@ -249,7 +229,9 @@ class Runner:
         if bucket is None:
             raise RecGuideError(f"graphs: there is none for {flat.tokens} query tokens")
         greedy = [Sampling(0, 0.0)] * len(tables)
-        self._with_graphs.inputs(bucket).fill(flat, tables, self.pool.page_size, greedy, ())
+        inputs = self._with_graphs.inputs(bucket)
+        inputs.fill(flat, tables, self.pool.page_size, greedy, ())
+        inputs.send()
         return bucket
 
     @property
@@ -259,19 +241,26 @@ class Runner:
         return self._replays
 
 
-def _adapter_uses(backbone: Backbone) -> tuple[AdapterUse, ...]:
+def adapter_uses(backbone: Backbone) -> tuple[AdapterUse, ...]:
     return tuple(AdapterUse) if backbone.adapted else (AdapterUse.NONE,)
 
 
-def _note(
-    plan: Sequence[Scheduled], docket: Docket, flat: Flat, bucket: Bucket | None, inputs: Inputs
-) -> Forward:
+def _rows_and_tables(plan: Sequence[Scheduled]) -> tuple[list[Row], list[NDArray[np.int32]]]:
+    rows = [row for scheduled in plan for row in scheduled.layout.rows]
+    return rows, [scheduled.request.table.array for scheduled in plan]
+
+
+def _nothing() -> None: ...
+
+
+def _noted(ready: Ready) -> Forward:
+    plan = ready.plan
     return Forward(
-        bucket=bucket,
+        bucket=ready.bucket,
         phases=Counter(scheduled.layout.phase for scheduled in plan),
-        by_host=docket.places.count(BY_HOST),
-        query_tokens=flat.tokens,
-        wanted=len(flat.wanted_row),
+        by_host=ready.docket.places.count(BY_HOST),
+        query_tokens=ready.flat.tokens,
+        wanted=len(ready.flat.wanted_row),
         prefix_tokens=sum(scheduled.layout.rows[0].prefix for scheduled in plan),
-        input=None if bucket is None else inputs.saved(),
+        input=None if ready.bucket is None else ready.inputs.saved(),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from recguide.engine.request import Request
@@ -66,6 +66,20 @@ class Scheduler:
                 budget -= layout.query_tokens
         return plan
 
+    def is_all(self, plan: Sequence[Scheduled]) -> bool:
+        """Whether the plan has every running request, and no other can join them."""
+        full = len(self.running) >= self._max_running
+        return len(plan) == len(self.running) and (full or not self.waiting)
+
+    def reserve(self, plan: Sequence[Scheduled]) -> bool:
+        """Makes room for a plan without taking it from anyone; false if there is too little."""
+        try:
+            for scheduled in plan:
+                scheduled.request.table.extend(_needed(scheduled.request, scheduled.layout))
+        except OutOfPages:
+            return False
+        return True
+
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self._max_running:
             request = self.waiting[0]
@@ -83,8 +97,7 @@ class Scheduler:
         self, request: Request, layout: Layout, plan: list[Scheduled], preempted: set[Request]
     ) -> bool:
         """Makes room for the rows and the block after them; false if the request has to wait."""
-        causal = len(layout.rows[0].tokens) if layout.rows[0].causal else 0
-        length = _reserved(request, request.cached + causal)
+        length = _needed(request, layout)
         while True:
             try:
                 request.table.extend(length)
@@ -108,6 +121,12 @@ class Scheduler:
         request.cached = 0
         request.draft = None
         self.waiting.appendleft(request)
+
+
+def _needed(request: Request, layout: Layout) -> int:
+    """Tokens to hold pages for when a layout runs."""
+    first = layout.rows[0]
+    return _reserved(request, first.prefix + (len(first.tokens) if first.causal else 0))
 
 
 def _reserved(request: Request, length: int) -> int:

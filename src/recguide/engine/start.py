@@ -14,7 +14,8 @@ from recguide.core import Backbone
 from recguide.engine.backends import has_kernels
 from recguide.engine.config import EngineConfig
 from recguide.engine.memory import CPU_TOKENS, Device, MemoryPlan, plan_memory
-from recguide.engine.runner import Limits, Runner
+from recguide.engine.rooms import Limits
+from recguide.engine.runner import Runner
 from recguide.speculation.fused import FusedPicker
 from recguide.speculation.slots import Picker
 
