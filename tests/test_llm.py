@@ -204,6 +204,12 @@ def test_chat_names_what_the_template_does_not_know(llm):
         llm.chat([{"role": "user", "content": "Hi"}], PARAMS, shouting=True)
 
 
+def test_exactness_that_cannot_be_promised_is_refused_by_name(folder):
+    with pytest.raises(ParameterError, match="GPU") as error:
+        LLM(str(folder), device="cpu", exact=True)
+    assert error.value.parameter == "exact"
+
+
 def test_progress_counts_choices_up_to_all_of_them(llm):
     seen = []
     each = [SamplingParams(max_tokens=n, n=2, temperature=1.0, seed=n, ignore_eos=True) for n in (2, 12, 30)]

@@ -262,6 +262,9 @@ def test_parameters_that_leave_no_token_are_refused():
         {"max_batch_tokens": 0},
         {"max_model_len": 0},
         {"kv_cache_tokens": -1},
+        {"page_size": 0},
+        {"gpu_memory_utilisation": 0},
+        {"gpu_memory_utilisation": 1.5},
         {"method": "magic"},
     ],
 )

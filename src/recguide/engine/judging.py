@@ -99,9 +99,8 @@ class _Said:
         self._bad: list[bool] | None = output.bad.tolist() if output.bad.any() else None
         columns = (output.emitted_tokens, output.acceptance, output.emitted)
         columns += (output.stopped, output.covered, output.reused)
-        self._settled = [
-            Settled(*row) for row in zip(*(column[:judged].tolist() for column in columns), strict=True)
-        ]
+        lists = (column[:judged].tolist() for column in columns)
+        self._settled = [Settled._make(row) for row in zip(*lists, strict=True)]
 
     def decision(self, scheduled: Scheduled, spans: Sequence[slice], place: int) -> Decision:
         if self._bad is not None and any(any(self._bad[span]) for span in spans):

@@ -45,7 +45,7 @@ def pick_rows(scheduled: Scheduled) -> Iterator[PickRow]:
     branches: Sequence[Branch | None] = [None, *layout.branches]
     for row, branch in zip(layout.rows, branches, strict=True):
         history = request.emitted if branch is None else _branch_history(request, layout, branch)
-        for run in _runs(row.wanted):
+        for run in consecutive(row.wanted):
             yield PickRow(
                 params=request.params,
                 prompt=request.prompt,
@@ -63,7 +63,7 @@ def _branch_history(request: Request, layout: Layout, branch: Branch) -> list[in
     return [*request.emitted, *layout.block[1 : branch.slot], *head]
 
 
-def _runs(slots: Sequence[int]) -> Iterator[Sequence[int]]:
+def consecutive(slots: Sequence[int]) -> Iterator[Sequence[int]]:
     """Runs of consecutive slots: a half-filled block wants logits with gaps."""
     if slots and slots[-1] - slots[0] == len(slots) - 1:  # nearly always, since slots rise
         yield slots

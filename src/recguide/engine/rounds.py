@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import sub
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from recguide.core import Row, TokenLogprobs
+from recguide.engine.picking import consecutive
 from recguide.engine.scheduler import Scheduled
 from recguide.speculation.picks import Picks
 from recguide.speculation.rows import Branch, BranchKind, Draft, Layout, Phase, known_draft
@@ -54,8 +57,7 @@ class Answers:
         return Answers(picks.tokens.tolist(), picks.p1.tolist(), picks.p2.tolist(), picks.candidates.tolist())
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(NamedTuple):
     """What became of one request's block, on the host; see `settle.Outcome`."""
 
     tokens: list[int]
@@ -163,10 +165,13 @@ def _masked_again(draft: Draft, row: Row) -> Draft:
 def _fill(draft: Draft, row: Row, span: slice, answers: Answers) -> Draft:
     """The draft with the picks of the row's wanted slots and their statistics."""
     tokens, margins, candidates = list(draft.tokens), list(draft.margins), list(draft.candidates)
-    for slot, at in zip(row.wanted, range(span.start, span.stop), strict=True):
-        tokens[slot] = answers.tokens[at]
-        margins[slot] = answers.p1[at] - answers.p2[at]
-        candidates[slot] = answers.candidates[at]
+    at = span.start
+    for run in consecutive(row.wanted):
+        here, there = slice(run[0], run[-1] + 1), slice(at, at + len(run))
+        tokens[here] = answers.tokens[there]
+        margins[here] = map(sub, answers.p1[there], answers.p2[there])
+        candidates[here] = answers.candidates[there]
+        at += len(run)
     return replace(draft, tokens=tuple(tokens), margins=tuple(margins), candidates=tuple(candidates))
 
 

@@ -122,7 +122,6 @@ class Runner:
         inputs.fill(flat, tables, self.pool.page_size, sampling, docket.judged, self._recent)
         return Ready(plan, docket, flat, bucket, inputs)
 
-    @torch.inference_mode()
     def go(self, ready: Ready) -> Flight:
         """Starts the forward. The one before must have landed."""
         inputs, bucket = ready.inputs, ready.bucket
@@ -141,6 +140,7 @@ class Runner:
             landing.wait,
         )
 
+    @torch.inference_mode()
     def _run(self, inputs: Inputs, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """A forward over filled inputs: its logits, and the words of its output."""
         assert self._picker is not None, "without one the host picks"
