@@ -79,8 +79,8 @@ def check(rows, tables, page_size):
         expected = token_by_token(batch, tables, keys[layer], values[layer], page_size, q, k, v)
         torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
 
-        keys[layer, batch.kv_slots] = k[: batch.written]
-        values[layer, batch.kv_slots] = v[: batch.written]
+        keys[layer, batch.kv_slots[: batch.written]] = k[: batch.written]
+        values[layer, batch.kv_slots[: batch.written]] = v[: batch.written]
         torch.testing.assert_close(cache.keys, keys, rtol=1e-12, atol=1e-12)
         assert torch.equal(cache.values, values)
 
