@@ -295,9 +295,8 @@ class PackedBatch:
         adapter_start: first token that the adapter touches; the number of tokens for none.
         block_tables: [R, pages] int32, page ids of each request.
         wanted: [W] int32, token indices whose logits are wanted, in the order of the rows *as given*.
-        order: [N] int32, token indices grouped by request, each request's in packed order.
-        work: [rows, FIELDS] int32, the attention's work list (see `attention.work`); [0, FIELDS] for a
-            backend that needs none.
+        order, work: [N, 3] and [rows, FIELDS] int32, the attention's work list (see `attention.work`); empty
+            for a backend that needs none.
     """
 
     rows: tuple[Row, ...]

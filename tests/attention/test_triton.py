@@ -19,11 +19,13 @@ from recguide.kv.cache import KVCache
 pytest.importorskip("triton")
 
 from recguide.attention.triton_backend import TritonAttention, Tuning
+from recguide.attention.work import MERGES
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DIM = 16
-SMALL = Tuning(rows=32, keys=16, heads_at_once=16, merge_rows=16)
-"""Sizes that make many tiles and blocks of little."""
+SMALL = Tuning(rows=32, keys=16, heads_at_once=16, at_once=2, merged_to=0)
+"""Sizes that make many tiles and blocks of little, merged by the third kernel."""
+TWO_KERNELS = replace(SMALL, merged_to=1 << 30)
 
 
 def cache_of(pages, page_size, kv_heads=2, dim=DIM, dtype=torch.float32, layers=1, device=DEVICE):
@@ -102,16 +104,19 @@ page_sizes = st.sampled_from((1, 3, 8, 16, 32))
 """Pages that blocks of SMALL do not divide, fit and are larger than."""
 
 
+tunings = st.sampled_from((SMALL, TWO_KERNELS))
+
+
 @settings(max_examples=20, deadline=None)
-@given(batches(prefix=70, length=12, page_sizes=page_sizes), st.integers(1, 6), st.booleans())
-def test_equals_the_reference_in_float32(case, programs, exact):
-    check(*case, exact=exact, programs=programs, tuning=SMALL)
+@given(batches(prefix=70, length=12, page_sizes=page_sizes), st.integers(1, 6), st.booleans(), tunings)
+def test_equals_the_reference_in_float32(case, programs, exact, tuning):
+    check(*case, exact=exact, programs=programs, tuning=tuning)
 
 
 @settings(max_examples=10, deadline=None)
-@given(batches(prefix=70, length=12, page_sizes=page_sizes), st.integers(1, 6), st.booleans())
-def test_equals_the_reference_in_float16(case, programs, exact):
-    check(*case, dtype=torch.float16, atol=1e-2, exact=exact, programs=programs, tuning=SMALL)
+@given(batches(prefix=70, length=12, page_sizes=page_sizes), st.integers(1, 6), st.booleans(), tunings)
+def test_equals_the_reference_in_float16(case, programs, exact, tuning):
+    check(*case, dtype=torch.float16, atol=1e-2, exact=exact, programs=programs, tuning=tuning)
 
 
 VERIFY = [
@@ -128,7 +133,16 @@ def test_any_number_of_query_heads_shares_a_key_head(heads):
     check(VERIFY, TABLES, 16, heads=heads, programs=3, tuning=replace(SMALL, rows=16))
 
 
-@pytest.mark.parametrize("tuning", [Tuning(), Tuning(few=False), replace(SMALL, few=False, grain=1)])
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        Tuning(),
+        Tuning(few=False),
+        replace(SMALL, few=False, grain=1),
+        replace(TWO_KERNELS, at_once=16, grain=1),
+        replace(SMALL, wide_from=1),
+    ],
+)
 def test_tuning_changes_no_result(tuning):
     check(VERIFY, TABLES, 16, tuning=tuning)
 
@@ -136,7 +150,19 @@ def test_tuning_changes_no_result(tuning):
 def test_one_token_alone():
     check([Row(0, 0, (1,), True)], [[0]], 16, tuning=SMALL)
     check([Row(0, 0, (1,), False)], [[]], 16, tuning=SMALL)
-    check([Row(0, 60, (1,), True)], [[1, 3, 2, 0]], 16, tuning=SMALL, programs=9)
+    for tuning in (SMALL, TWO_KERNELS):
+        check([Row(0, 60, (1,), True)], [[1, 3, 2, 0]], 16, tuning=tuning, programs=9)
+
+
+def test_a_kernel_that_merges_leaves_its_counts_as_they_were():
+    cache = cache_of(6, 16)
+    attention = TritonAttention(cache, 6, tuning=TWO_KERNELS, programs=9)
+    batch = packed(attention, VERIFY, TABLES, 16)
+    assert batch.work[9, MERGES] > 0
+    qkv, turn = projections(batch, 6, 2), rotation_at(batch.positions)
+    attend = attention.plan(batch)
+    first = attend(0, qkv.clone(), turn)
+    assert torch.equal(attend(0, qkv, turn), first)
 
 
 def padded(batch, tokens):
@@ -145,7 +171,7 @@ def padded(batch, tokens):
     def fill(x, value=0):
         return torch.cat((x, x.new_full((tokens - len(x),), value)))
 
-    names = ("tokens", "positions", "row", "request", "slot", "stem", "prefix", "causal", "order")
+    names = ("tokens", "positions", "row", "request", "slot", "stem", "prefix", "causal")
     return replace(
         batch, kv_slots=fill(batch.kv_slots, -1), **{name: fill(getattr(batch, name)) for name in names}
     )
@@ -238,6 +264,7 @@ def ways(draw, length):
         "beside": beside if draw(st.booleans()) else [],
         "branches": draw(st.integers(0, 2)),
         "programs": draw(st.integers(1, 9)),
+        "tuning": draw(tunings),
     }
 
 

@@ -35,10 +35,26 @@ def tilings(draw):
 
 def items_of(listed, tiling):
     """[(program, item)], items as rows of the list."""
-    first = listed[: tiling.programs + 1, work.FIRST]
-    assert first[0] == tiling.programs + 1
-    assert first[-1] == len(listed)
-    return [(p, listed[i]) for p in range(tiling.programs) for i in range(first[p], first[p + 1])]
+    items, met = [], set()
+    for program in range(tiling.programs):
+        row = program
+        while listed[row, work.TOKENS]:
+            items.append((program, listed[row]))
+            met.add(row)
+            row = listed[row, work.NEXT]
+            if row == 0:
+                break
+            assert row > tiling.programs
+    assert len(met) == len(items) == (listed[:, work.END] > 0).sum()
+    return items
+
+
+def merges_of(listed, tiling):
+    """The first item of every split tile."""
+    about = listed[tiling.programs]
+    merges = [listed[row] for row in listed[: about[work.MERGES], work.MERGE]]
+    assert about[work.MERGE_MOST] == max([0, *(item[work.TOKENS] for item in merges)])
+    return merges
 
 
 def by_tile(listed, tiling):
@@ -54,8 +70,10 @@ def by_tile(listed, tiling):
 def test_every_key_that_a_token_sees_is_met_once_by_every_head(case, tiling):
     batch = pack(*case)
     order, listed = work_list(RowColumns.of(batch.rows), tiling)
-    assert order.tolist() == np.argsort(batch.request.numpy(), kind="stable").tolist()
+    _check_order(order, batch)
+    order = order[:, work.TOKEN]
     seen_in_flight = visible(batch)
+    seen = batch.prefix + torch.where(batch.causal, batch.slot + 1, batch.stem)
     met = np.zeros((len(order), tiling.kv_heads), int)
     for (query, head), items in by_tile(listed, tiling).items():
         tokens = order[query : query + items[0][work.TOKENS]]
@@ -66,8 +84,10 @@ def test_every_key_that_a_token_sees_is_met_once_by_every_head(case, tiling):
         assert [item[work.BEGIN] for item in items] == ends[:-1]
         assert ends[-1] == blocks
         assert all(np.diff(ends) > 0)
+        assert all(item[work.OPEN] == min(seen[token] for token in tokens) for item in items)
         for token in tokens:
             assert items[0][work.REQUEST] == batch.request[token]
+            assert seen[token] <= cached
             others = np.flatnonzero(seen_in_flight[token])
             held = sum(bool(batch.causal[i]) for i in others) + batch.prefix[token]
             assert held <= cached
@@ -77,29 +97,37 @@ def test_every_key_that_a_token_sees_is_met_once_by_every_head(case, tiling):
     assert (met == 1).all()
 
 
+def _check_order(order, batch):
+    assert order[:, work.TOKEN].tolist() == np.argsort(batch.request.numpy(), kind="stable").tolist()
+    token = torch.from_numpy(order[:, work.TOKEN])
+    seen = batch.prefix + torch.where(batch.causal, batch.slot + 1, batch.stem)
+    assert order[:, work.SEEN].tolist() == seen[token].tolist()
+    assert order[:, work.OWN].tolist() == torch.where(batch.causal, -1, batch.row)[token].tolist()
+
+
 @settings(max_examples=150, deadline=None)
 @given(batches(prefix=30, length=12), tilings())
 def test_results_of_split_tiles_lie_side_by_side_and_apart_from_others(case, tiling):
     rows = pack(*case).rows
     _, listed = work_list(RowColumns.of(rows), tiling)
-    merges = {(row[work.MERGE_QUERY], row[work.MERGE_HEAD]): row for row in listed[: listed[0, work.MERGES]]}
+    merges = {(item[work.QUERY], item[work.HEAD]): item for item in merges_of(listed, tiling)}
     used = []
     for tile, items in by_tile(listed, tiling).items():
         if len(items) == 1:
             assert items[0][work.PARTIAL] == -1
             assert tile not in merges
             continue
-        merge = merges.pop(tile)
+        assert (merges.pop(tile) == items[0]).all()
         size = items[0][work.TOKENS] * tiling.share
-        assert merge[work.MERGE_TOKENS] == items[0][work.TOKENS]
-        assert merge[work.MERGE_TOKENS] <= listed[0, work.MERGE_MOST]
-        at = merge[work.MERGE_PARTIAL]
+        home = at = items[0][work.HOME]
         for item in items:
+            assert item[work.HOME] == home
+            assert item[work.PARTS] == len(items)
             assert item[work.PARTIAL] == at
             apart = tiling.exact and item[work.BEGIN] > 0
             at += size * (item[work.END] - item[work.BEGIN] if apart else 1)
-        assert at == merge[work.MERGE_PARTIAL] + size * merge[work.MERGE_COUNT]
-        used.extend(range(merge[work.MERGE_PARTIAL], at))
+        assert all(item[work.RESULTS] * size == at - home for item in items)
+        used.extend(range(home, at))
     assert not merges
     assert len(set(used)) == len(used)
     assert max(used, default=-1) < tiling.partial_rows
@@ -158,7 +186,7 @@ def test_one_token_with_a_short_prefix_occupies_the_device():
 def test_what_fills_the_device_is_not_split():
     rows = [Row(i, 60, (1,), True) for i in range(128)]
     _, listed = work_list(RowColumns.of(rows), tiling_of())
-    assert listed[0, work.MERGES] == 0
+    assert not merges_of(listed, tiling_of())
 
 
 def test_a_chunk_skips_the_keys_behind_it():
@@ -173,7 +201,9 @@ def test_a_small_workspace_means_fewer_splits():
     roomy = work_list(rows, tiling_of(exact=True))[1]
     tight = work_list(rows, tiling_of(exact=True, partial_rows=20_000))[1]
     none = work_list(rows, tiling_of(exact=True, partial_rows=0))[1]
-    assert 0 == none[0, work.MERGES] < len(none) < len(tight) < len(roomy)
+    counts = [len(items_of(listed, tiling_of())) for listed in (none, tight, roomy)]
+    assert sorted(set(counts)) == counts
+    assert not merges_of(none, tiling_of())
 
 
 def test_columns_follow_the_rows():

@@ -18,7 +18,16 @@ from torch import Tensor
 
 from recguide.attention.columns import Arrays, Column, Columns
 from recguide.attention.recent import RecentWork
-from recguide.attention.work import FIELDS, RowColumns, Tiling, items_cap, work_list
+from recguide.attention.work import (
+    FIELDS,
+    OWN,
+    SEEN,
+    TOKEN,
+    RowColumns,
+    Tiling,
+    items_cap,
+    work_list,
+)
 from recguide.core import AdapterUse, PackedBatch, RecGuideError, Row
 
 Ints = NDArray[np.int32]
@@ -50,7 +59,7 @@ class BatchShape:
             "tokens": Column((n,)),
             "positions": Column((n,)),
             "kv_slots": Column((n,)),
-            "order": Column((n,)),
+            "order": Column((0 if tiling is None else n, len((TOKEN, SEEN, OWN)))),
             "causal": Column((n,), np.bool_),
             "masked": Column((n,), np.bool_),
             "adapter_on": Column((n,), np.bool_),
@@ -177,7 +186,7 @@ class Flat:
         self._fill_facts(arrays["facts"], row, request, slot, self._stems[given], self._prefixes[given])
         self._fill_cache(arrays, tables, page_size, request)
         self._fill_flags(arrays)
-        self._fill_work(arrays, request, tiling, recent)
+        self._fill_work(arrays, tiling, recent)
 
     def _fill_tokens(self, arrays: Arrays, slot: Ints, start: Ints) -> None:
         n, w = self.tokens, len(self.wanted_row)
@@ -210,18 +219,13 @@ class Flat:
         masked[:] = False
         masked[self._masked] = True
 
-    def _fill_work(
-        self, arrays: Arrays, request: Ints, tiling: Tiling | None, recent: RecentWork | None
-    ) -> None:
-        n, order = self.tokens, arrays["order"]
-        order[n:] = np.arange(n, len(order))
+    def _fill_work(self, arrays: Arrays, tiling: Tiling | None, recent: RecentWork | None) -> None:
         if tiling is None:
-            order[:n] = request.argsort(kind="stable")
             return
         columns = (self.requests, self._prefixes, self._stems, self.causal, self.lengths)
         rows = RowColumns(*(column[self.packed] for column in columns))
         make = work_list if recent is None else recent.work_list
-        order[:n], work = make(rows, tiling)
+        arrays["order"][: self.tokens], work = make(rows, tiling)
         arrays["work"][: len(work)] = work
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recguide.attention.work import CACHED, REQUEST, RowColumns, Tiling, work_list
+from recguide.attention.work import CACHED, OPEN, REQUEST, SEEN, TOKEN, TOKENS, RowColumns, Tiling, work_list
 
 Ints = NDArray[np.int32]
 
@@ -27,14 +27,17 @@ class _Known:
 
     Attributes:
         prefixes: [rows] of its rows.
-        requests, ends, blocks: [items] request of each item, cached keys of its tile, and their blocks.
+        token_requests: [N] request of each token of `order`.
+        items: rows of `work` that are items.
+        requests, blocks: [items] request of each item, and blocks of cached keys of its tile.
     """
 
     order: Ints
     work: Ints
     prefixes: Ints
+    token_requests: Ints
+    items: NDArray[np.intp]
     requests: Ints
-    ends: Ints
     blocks: Ints
 
 
@@ -50,8 +53,8 @@ class RecentWork:
         key = (*(column.tobytes() for column in columns), tiling)
         known = self._known.get(key)
         moved = None if known is None else _moved(known, rows, tiling)
-        if known is not None and moved is not None:
-            return known.order, moved
+        if moved is not None:
+            return moved
         order, work = work_list(rows, tiling)
         self._known[key] = _remembered(order, work, rows, tiling)
         self._known.move_to_end(key)
@@ -61,22 +64,33 @@ class RecentWork:
 
 
 def _remembered(order: Ints, work: Ints, rows: RowColumns, tiling: Tiling) -> _Known:
-    items = work[tiling.programs + 1 :]
-    ends = items[:, CACHED].copy()
-    return _Known(order, work, rows.prefix.copy(), items[:, REQUEST].copy(), ends, _blocks(ends, tiling))
+    items = (work[:, TOKENS] > 0).nonzero()[0]
+    items = items[items != tiling.programs]  # the row on split tiles
+    return _Known(
+        order=order,
+        work=work,
+        prefixes=rows.prefix.copy(),
+        token_requests=rows.request.repeat(rows.length)[order[:, TOKEN]],
+        items=items,
+        requests=work[items, REQUEST],
+        blocks=_blocks(work[items, CACHED], tiling),
+    )
 
 
-def _moved(known: _Known, rows: RowColumns, tiling: Tiling) -> Ints | None:
+def _moved(known: _Known, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints] | None:
     """The list for other prefixes of the same rows; None if they take another one."""
-    by_request = np.empty(int(rows.request.max()) + 1, np.int32)
-    by_request[rows.request] = rows.prefix - known.prefixes
-    ends = known.ends + by_request[known.requests]
-    if not np.array_equal(_blocks(ends, tiling), known.blocks):
+    grown = np.empty(int(rows.request.max()) + 1, np.int32)
+    grown[rows.request] = rows.prefix - known.prefixes
+    by_item = grown[known.requests]
+    cached = known.work[known.items, CACHED] + by_item
+    if not np.array_equal(_blocks(cached, tiling), known.blocks):
         return None
-    work = known.work.copy()
-    work[tiling.programs + 1 :, CACHED] = ends
-    return work
+    order, work = known.order.copy(), known.work.copy()
+    order[:, SEEN] += grown[known.token_requests]
+    work[known.items, CACHED] = cached
+    work[known.items, OPEN] += by_item
+    return order, work
 
 
-def _blocks(ends: Ints, tiling: Tiling) -> Ints:
-    return -(-ends // tiling.keys)
+def _blocks(cached: Ints, tiling: Tiling) -> Ints:
+    return -(-cached // tiling.keys)

@@ -20,7 +20,7 @@ from recguide.kv.cache import KVCache
 Index = Tensor | slice
 
 FEW = 2**16
-"""Queries × keys of a request up to which attention is spelled out on a CPU."""
+"""Queries times keys of a request up to which attention is spelled out on a CPU."""
 
 
 class ReferenceAttention:

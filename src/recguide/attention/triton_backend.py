@@ -1,12 +1,16 @@
-"""The GPU backend: packed rows over paged keys and values in three Triton kernels a layer.
+"""The GPU backend: packed rows over paged keys and values in two or three Triton kernels a layer.
 
     rotate   queries and keys turned in place, the causal rows' keys and values written to the cache
     attend   work items, spread over a fixed number of programs (`attention.work`)
-    merge    the results of split tiles
+    merge    the results of split tiles, if `attend` leaves them apart
 
 A request's cached keys are read once for a tile of its tokens, whatever rows they are of, and the causal
 row's own keys come out of the cache like the prefix. Grids and shapes depend on the size of the batch alone
 and all else is read from device memory, so a CUDA graph of one forward serves every batch of its size.
+
+Small forwards spend their time on the way from one kernel to the next. So a kernel lets the one after it
+start at once (programmatic dependent launch), and looks up what to do, and where keys lie, before it waits
+for the one before it.
 
 Importing this file needs Triton.
 """
@@ -18,6 +22,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from recguide.attention.kernels.attend import attend as attend_kernel
 from recguide.attention.kernels.merge import merge as merge_kernel
@@ -40,34 +45,47 @@ class Tuning:
     Attributes:
         rows: query rows of a tile.
         few: whether items of 16 rows or less take a product of their own size (never in exact mode).
-        keys: keys of a block; a page size that it divides makes addresses cheaper.
-        ahead: blocks that are fetched before they are needed.
+        keys: keys of a block.
+        whole: whether blocks that lie in one page, as they do if `keys` divides its size, are loaded whole by
+            the tensor memory accelerator.
+        ahead, few_ahead: blocks that are fetched before they are needed; `few_ahead` if all rows of the batch
+            fit into 16.
         warps: of a program of the attention kernel.
         resident: programs of the attention kernel for each multiprocessor.
-        grain, few_grain: blocks of an item at least where a tile is split; `few_grain` if all rows of the
-            batch fit into 16.
+        wide_from: tokens of a forward from which tiles have twice the rows and programs twice the warps, and
+            half as many programs run; never in exact mode.
+        grain, few_grain: blocks of an item at least where a tile is split, likewise.
         heads_at_once: heads that one program of the first kernel rotates.
-        merge_rows: query rows that a program merges at a time.
-        pdl: launch a kernel while the one before it ends (programmatic dependent launch).
+        merged_to: tokens of a forward up to which the attention kernel merges split tiles by itself.
+        at_once: results that are merged at a time.
+        pdl_to: tokens of a forward up to which a kernel is launched while the one before it ends
+            (programmatic dependent launch).
     """
 
     rows: int = 64
     few: bool = True
     keys: int = 64
+    whole: bool = True
     ahead: int = 2
+    few_ahead: int = 1
     warps: int = 4
     resident: int = 2
+    wide_from: int = 1 << 30
     grain: int = 2
     few_grain: int = 1
     heads_at_once: int = 8
-    merge_rows: int = 4
-    pdl: bool = False
+    merged_to: int = 4
+    at_once: int = 8
+    pdl_to: int = 64
 
 
 FLOAT32 = Tuning(rows=16, few=False, keys=32, ahead=1)
 """Float32 products go without tensor cores, in registers."""
 EXACT = Tuning(ahead=1)
 """Results of a block of their own leave less shared memory."""
+
+MERGE_ELEMENTS = 8192
+"""Elements of results that a program merges at a time, 64 in a thread."""
 
 
 class TritonAttention:
@@ -100,28 +118,30 @@ class TritonAttention:
         self._heads = heads
         self._exact = exact
         self._layers = [(cache.keys[i], cache.values[i]) for i in range(shape.layers)]
+        # Blocks that lie in one page each are loaded whole.
+        self._whole = self._tuning.whole and cache.page_size % self._tuning.keys == 0
+        self._blocks = [self._descriptors(*layer) if self._whole else layer for layer in self._layers]
         share = heads // shape.kv_heads
         self._share = share
-        self._rows = max(self._tuning.rows, 1 << (share - 1).bit_length())
         self._processors = _processors(shape.device)
         self._programs = programs or self._tuning.resident * self._processors
         # A program leaves at most two parts of tiles, but exact mode keeps the blocks of a part.
-        self._partial_rows = 2 * self._programs * self._rows * (8 if exact else 1)
+        self._partial_rows = 2 * self._programs * self._tile_rows(1) * (8 if exact else 1)
         device = shape.device
         self._mix = torch.empty(self._partial_rows, shape.head_dim, dtype=torch.float32, device=device)
         self._peak = torch.empty(self._partial_rows, dtype=torch.float32, device=device)
         self._total = torch.empty(self._partial_rows, dtype=torch.float32, device=device)
+        self._arrived = torch.zeros(self._partial_rows, dtype=torch.int32, device=device)
 
     def tiling(self, tokens: int) -> Tiling:
         """How the work of a forward of so many tokens, padding included, has to be cut."""
-        few = tokens * self._share <= FEW_ROWS
         return Tiling(
             share=self._share,
             kv_heads=self._cache.shape.kv_heads,
-            rows=self._rows,
+            rows=self._tile_rows(tokens),
             keys=self._tuning.keys,
-            programs=self._programs,
-            grain=self._tuning.few_grain if few else self._tuning.grain,
+            programs=self._side_by_side(tokens),
+            grain=self._tuning.few_grain if self._few(tokens) else self._tuning.grain,
             exact=self._exact,
             partial_rows=self._partial_rows,
         )
@@ -133,33 +153,48 @@ class TritonAttention:
         """
         shape, tuning = self._cache.shape, self._tuning
         tokens = batch.tokens.shape[0]
-        constants = {"KV_HEADS": shape.kv_heads, "SHARE": self._share, "DIM": shape.head_dim}
-        constants |= _launched(tuning)
         rows, few_rows = self._products(tokens)
-        groups = -(-min(rows, tokens * self._share) // tuning.merge_rows)
-        merge_units = min(self._programs, tokens * shape.kv_heads) * groups
+        programs, merged = self._side_by_side(tokens), tokens <= tuning.merged_to
+        launched = self._launched(tokens)
+        constants: dict[str, Any] = {
+            "KV_HEADS": shape.kv_heads, "SHARE": self._share, "DIM": shape.head_dim, "EXACT": self._exact,
+            "AT_ONCE": tuning.at_once, **launched,
+        }  # fmt: skip
+        merge_rows = 4 if self._few(tokens) else MERGE_ELEMENTS // tuning.at_once // shape.head_dim
+        groups = -(-min(rows, tokens * self._share) // merge_rows)
+        merge_units = min(programs, tokens * shape.kv_heads) * groups
+        ahead = tuning.few_ahead if self._few(tokens) else tuning.ahead
 
         def attend(layer: int, qkv: Tensor, rotation: Turn) -> Tensor:
             keys, values = self._layers[layer]
-            self._turn(batch, qkv, rotation, keys, values)
+            self._turn(batch, qkv, rotation, keys, values, launched)
             out = qkv.new_empty(tokens, self._heads * shape.head_dim)
-            _attend[(self._programs,)](
-                qkv, keys, values, out, self._mix, self._peak, self._total,
-                batch.work, batch.order, batch.row, batch.slot, batch.causal, batch.positions,
-                batch.block_tables, batch.block_tables.stride(0),
+            _attend[(programs,)](
+                qkv, keys, values, out, self._mix, self._peak, self._total, self._arrived,
+                batch.work, batch.order, batch.block_tables, batch.block_tables.stride(0),
+                *self._blocks[layer],
                 SCALE=shape.head_dim**-0.5, PAGE=self._cache.page_size, ROWS=rows, FEW_ROWS=few_rows,
-                KEYS=tuning.keys, STAGES=2 * tuning.ahead + 1, EXACT=self._exact, num_warps=tuning.warps,
-                **constants,
+                KEYS=tuning.keys, STAGES=2 * ahead + 1, WHOLE=self._whole, MERGED=merged, GROUP=merge_rows,
+                num_warps=self._warps(tokens), **constants,
             )  # fmt: skip
-            _merge[(min(merge_units, 4 * self._processors),)](
-                out, self._mix, self._peak, self._total, batch.work, batch.order,
-                ROWS=tuning.merge_rows, PARTS=16 if rows == FEW_ROWS else 8, num_warps=4, **constants,
-            )  # fmt: skip
+            if not merged:
+                _merge[(min(merge_units, 4 * self._processors),)](
+                    out, self._mix, self._peak, self._total, batch.work, batch.order, programs,
+                    GROUP=merge_rows, num_warps=4, **constants,
+                )  # fmt: skip
             return out
 
         return attend
 
-    def _turn(self, batch: PackedBatch, qkv: Tensor, rotation: Turn, keys: Tensor, values: Tensor) -> None:
+    def _turn(
+        self,
+        batch: PackedBatch,
+        qkv: Tensor,
+        rotation: Turn,
+        keys: Tensor,
+        values: Tensor,
+        launched: dict[str, Any],
+    ) -> None:
         shape, tuning = self._cache.shape, self._tuning
         scale = rotation.query_scale
         tokens, heads, dim = qkv.shape
@@ -167,25 +202,49 @@ class TritonAttention:
             qkv, rotation.cos, rotation.sin, rotation.cos if scale is None else scale, batch.kv_slots,
             keys, values,
             HEADS=self._heads, KV_HEADS=shape.kv_heads, HALF=dim // 2, GROUP=tuning.heads_at_once,
-            SCALED=scale is not None, num_warps=4, **_launched(tuning),
+            SCALED=scale is not None, num_warps=4, **launched,
         )  # fmt: skip
+
+    def _descriptors(self, *layer: Tensor) -> list[TensorDescriptor]:
+        """Of a layer's keys and values [slots, kv_heads, head_dim]: how blocks of one head are loaded."""
+        flat = [x.flatten(1) for x in layer]
+        block = [self._tuning.keys, self._cache.shape.head_dim]
+        return [TensorDescriptor(x, list(x.shape), list(x.stride()), block) for x in flat]
+
+    def _few(self, tokens: int) -> bool:
+        """Whether all query rows of a key/value head fit into the smallest product."""
+        return tokens * self._share <= FEW_ROWS
+
+    def _wide(self, tokens: int) -> bool:
+        return tokens >= self._tuning.wide_from and not self._exact
+
+    def _tile_rows(self, tokens: int) -> int:
+        rows = 2 * self._tuning.rows if self._wide(tokens) else self._tuning.rows
+        return max(rows, 1 << (self._share - 1).bit_length())
+
+    def _side_by_side(self, tokens: int) -> int:
+        return self._programs // 2 if self._wide(tokens) else self._programs
+
+    def _warps(self, tokens: int) -> int:
+        return 2 * self._tuning.warps if self._wide(tokens) else self._tuning.warps
 
     def _products(self, tokens: int) -> tuple[int, int]:
         """Rows of the attention kernel's products, and of its smaller ones; 0 for none."""
+        rows = self._tile_rows(tokens)
         if self._exact or not self._tuning.few:
-            return self._rows, 0
-        return (FEW_ROWS, 0) if tokens * self._share <= FEW_ROWS else (self._rows, FEW_ROWS)
+            return rows, 0
+        return (FEW_ROWS, 0) if self._few(tokens) else (rows, FEW_ROWS)
+
+    def _launched(self, tokens: int) -> dict[str, Any]:
+        """Whether a kernel waits for the one before it by itself, and the launch option that asks for it."""
+        early = tokens <= self._tuning.pdl_to and self._cache.keys.is_cuda
+        return {"PDL": True, "launch_pdl": True} if early else {"PDL": False}
 
 
 def _tuning(dtype: torch.dtype, exact: bool) -> Tuning:
     if dtype == torch.float32:
         return FLOAT32
     return EXACT if exact else Tuning()
-
-
-def _launched(tuning: Tuning) -> dict[str, Any]:
-    """Whether a kernel waits for the one before it by itself, and the launch option that asks for it."""
-    return {"PDL": True, "launch_pdl": True} if tuning.pdl else {"PDL": False}
 
 
 def _check(cache: KVCache, heads: int) -> None:

@@ -22,25 +22,30 @@ from recguide.core import Row
 
 Ints = NDArray[np.int32]
 
-FIELDS = 10
-"""Columns of the work list. Its first `programs` + 1 rows are program rows, all others are items."""
-
-FIRST = 0
-"""Program row p: program p does the items from this row on and before that of program row p + 1."""
-MERGE_QUERY, MERGE_TOKENS, MERGE_HEAD, MERGE_PARTIAL, MERGE_COUNT = range(1, 6)
-"""Program row m: the m-th split tile, as in an item, with its first row of results and how many it has."""
-MERGES, MERGE_MOST = 6, 7
-"""Program row 0: how many tiles are split, and the tokens of the largest one."""
+FIELDS = 16
+"""Columns of the work list. Row p is program p's first item, or zero for an idle program; then comes a row on
+split tiles, then all other items."""
 
 QUERY, TOKENS, HEAD, REQUEST = range(4)
 """Item: index into `order` of its first token, how many, key/value head, index of its block table."""
 CACHED, DRAFT, DRAFT_END = range(4, 7)
 """Item: its tile's keys are positions 0..CACHED of the cache, then tokens order[DRAFT:DRAFT_END]."""
-BEGIN, END = 7, 8
+OPEN = 7
+"""Item: cached keys that all tokens of the tile see."""
+BEGIN, END = 8, 9
 """Item: its blocks among those of the tile, cached ones first; a block holds keys of one kind."""
-PARTIAL = 9
+PARTIAL, HOME, RESULTS, PARTS = range(10, 14)
 """Item: row of the workspace where its results go (exact mode: a block's after another's, unless the item
-begins with block 0); -1 if it is a whole tile."""
+begins with block 0), and of its tile: first such row, results, and items. PARTIAL is -1 for a whole tile."""
+NEXT = 14
+"""Item: row of the same program's next one; 0 for none."""
+MERGE = 15
+"""Row m: row of the first item of the m-th split tile."""
+MERGES, MERGE_MOST = 0, 1
+"""Row `programs`: how many tiles are split, and the tokens of the largest one."""
+
+TOKEN, SEEN, OWN = range(3)
+"""Columns of `order`: token index, cached keys that it sees, and its row if that is a draft row, else -1."""
 
 STREAM_MARGIN = 1.15
 """Each tile in equal pieces and a program for each is preferred if that costs up to this much in balance."""
@@ -111,7 +116,7 @@ def items_cap(tokens: int, requests: int, tiling: Tiling) -> int:
 def work_list(rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
     """The work of one forward.
 
-    Returns `order` [N], token indices grouped by request, each request's in packed order, and the work list
+    Returns `order` [N, 3], tokens grouped by request, each request's in packed order, and the work list
     [at most `items_cap`, FIELDS].
     """
     order, tiles = _tiles(rows, tiling)
@@ -142,7 +147,7 @@ def _tiles(packed: RowColumns, tiling: Tiling) -> tuple[Ints, _Tiles]:
     rows = packed.at(by_request)
     at = _before(rows.length)
     index = np.arange(int(at[-1] + rows.length[-1]), dtype=np.int32)
-    order = index + (_before(packed.length)[by_request] - at).repeat(rows.length)
+    order = _ordered(packed, by_request, rows, at, index)
 
     first_row = _changes(rows.request)
     tokens = np.add.reduceat(rows.length, first_row)
@@ -150,32 +155,44 @@ def _tiles(packed: RowColumns, tiling: Tiling) -> tuple[Ints, _Tiles]:
     before = _before(count)
     ahead = (np.arange(int(before[-1] + count[-1]), dtype=np.int32) - before.repeat(count)) * tiling.tokens
     query = at[first_row].repeat(count) + ahead
-    cached, draft, draft_end = _extents(rows, at, index, query)
     items = np.zeros((len(query), FIELDS), np.int32)
     items[:, QUERY] = query
     items[:, TOKENS] = np.minimum(tiling.tokens, tokens.repeat(count) - ahead)
     items[:, REQUEST] = rows.request[first_row].repeat(count)
-    items[:, CACHED], items[:, DRAFT], items[:, DRAFT_END] = cached, draft, draft_end
-    return order, _Tiles(items, -(-cached // tiling.keys) - (draft - draft_end) // tiling.keys)
+    seen = order[:, SEEN]
+    items[:, CACHED] = cached = np.maximum.reduceat(seen, query)
+    items[:, OPEN] = np.minimum.reduceat(seen, query)
+    blocks = -(-cached // tiling.keys)
+    if not rows.causal.all():
+        draft, draft_end = _in_flight(rows, at, index, query)
+        items[:, DRAFT], items[:, DRAFT_END] = draft, draft_end
+        blocks -= (draft - draft_end) // tiling.keys
+    return order, _Tiles(items, blocks)
 
 
-def _extents(rows: RowColumns, at: Ints, index: Ints, query: Ints) -> tuple[Ints, Ints, Ints]:
-    """Cached keys that a tile's tokens see, and the draft rows' tokens among which they see others.
+def _ordered(
+    packed: RowColumns, by_request: NDArray[np.intp], rows: RowColumns, at: Ints, index: Ints
+) -> Ints:
+    """`order`, of `rows` that are those of `packed` by request; `at` is where each begins in it."""
+    order = np.empty((len(index), 3), np.int32)
+    # Of each row: where it lies, what its first token sees, itself; then what the next tokens add to that.
+    # A causal token sees the cache up to itself, a draft row's its stem.
+    of_row = np.empty((len(at), 3), np.int32)
+    of_row[:, TOKEN] = _before(packed.length)[by_request] - at
+    of_row[:, SEEN] = rows.prefix + np.where(rows.causal, 1 - at, rows.stem)
+    of_row[:, OWN] = np.where(rows.causal, -1, by_request)
+    order[:] = of_row.repeat(rows.length, 0)
+    order[:, TOKEN] += index
+    order[:, SEEN] += index * rows.causal.repeat(rows.length)
+    return order
 
-    `rows` are grouped by request, `at` is where each begins in `order`, `query` where the tiles do.
-    """
-    # A causal token sees the cache up to itself, a draft row its stem and all of its own row.
-    seen = (rows.prefix + np.where(rows.causal, 1 - at, rows.stem)).repeat(rows.length)
-    seen += np.where(rows.causal.repeat(rows.length), index, 0)
-    cached = np.maximum.reduceat(seen, query)
-    if rows.causal.all():
-        none = np.zeros_like(cached)
-        return cached, none, none
+
+def _in_flight(rows: RowColumns, at: Ints, index: Ints, query: Ints) -> tuple[Ints, Ints]:
+    """The draft rows' tokens among which a tile's tokens see some: where they begin and end in `order`."""
     ends = np.where(rows.causal, 0, at + rows.length).repeat(rows.length)
     draft_end = np.maximum.reduceat(ends, query)
     begins = np.where(rows.causal, len(index), at).repeat(rows.length)
-    draft = np.minimum(np.minimum.reduceat(begins, query), draft_end)
-    return cached, draft, draft_end
+    return np.minimum(np.minimum.reduceat(begins, query), draft_end), draft_end
 
 
 def _before(counts: Ints) -> Ints:
@@ -254,33 +271,55 @@ def _stream(blocks: Ints, begins: Ints, total: int, programs: int, grain: int) -
 def _listed(cut: _Cut, tiles: _Tiles, tiling: Tiling) -> Ints | None:
     """The work list; None if the results of split tiles exceed the workspace."""
     tile = np.searchsorted(cut.begins, cut.bounds[:-1], side="right") - 1  # of all heads
-    before = cut.begins[tile]
     one_head = tile // tiling.kv_heads
-    head_rows = tiling.programs + 1
-    work = np.empty((head_rows + len(tile), FIELDS), np.int32)
-    heads, items = work[:head_rows], work[head_rows:]
-    items[:] = tiles.items.take(one_head, 0)
+    items = tiles.items.take(one_head, 0)
     items[:, HEAD] = tile - one_head * tiling.kv_heads
-    begin, end = cut.bounds[:-1] - before, cut.bounds[1:] - before
-    items[:, BEGIN], items[:, END] = begin, end
+    begin = cut.bounds[:-1] - cut.begins[tile]
+    items[:, BEGIN], items[:, END] = begin, begin + np.diff(cut.bounds)
+    split = _share(items, tile, tiling)
+    if split is None:
+        return None
+    row, rows = _placed(cut.first, tiling.programs)
+    items[:-1, NEXT] = np.where(row[1:] > tiling.programs, row[1:], 0)
+    work = np.zeros((rows, FIELDS), np.int32)
+    work[row] = items
+    if len(split):
+        work[: len(split), MERGE] = row[split]
+        work[tiling.programs, [MERGES, MERGE_MOST]] = len(split), items[split, TOKENS].max()
+    return work
 
-    split = np.bincount(tile)[tile] > 1
-    results = np.where(begin > 0, end - begin, 1) if tiling.exact else np.ones_like(begin)
-    results *= split
+
+def _share(items: Ints, tile: NDArray[np.intp], tiling: Tiling) -> NDArray[np.intp] | None:
+    """Gives the items of split tiles room in the workspace, if there is enough.
+
+    Returns the first item of each split tile.
+    """
+    parts = np.bincount(tile)
+    if len(parts) == len(tile):
+        items[:, PARTIAL] = -1
+        return tile[:0]
+    begin = items[:, BEGIN]
+    results = np.where(begin > 0, items[:, END] - begin, 1) if tiling.exact else np.ones_like(begin)
+    results *= parts[tile] > 1
     rows = results * items[:, TOKENS] * tiling.share
     partial = _before(rows)
     if partial[-1] + rows[-1] > tiling.partial_rows:
         return None
-    items[:, PARTIAL] = np.where(split, partial, -1)
+    first = (begin == 0).nonzero()[0]
+    items[:, PARTIAL] = np.where(results, partial, -1)
+    items[:, PARTS] = parts[tile]
+    items[:, HOME] = partial[first][tile]
+    items[:, RESULTS] = np.add.reduceat(results, first)[tile]
+    return first[parts > 1]
 
-    heads[:] = 0
-    heads[:, FIRST] = cut.first + head_rows
-    merged = (split & (begin == 0)).nonzero()[0]
-    if len(merged):
-        merges = heads[: len(merged)]
-        merges[:, [MERGE_QUERY, MERGE_TOKENS, MERGE_HEAD, MERGE_PARTIAL]] = items[merged][
-            :, [QUERY, TOKENS, HEAD, PARTIAL]
-        ]
-        merges[:, MERGE_COUNT] = np.add.reduceat(results, merged)
-        heads[0, MERGES], heads[0, MERGE_MOST] = len(merged), merges[:, MERGE_TOKENS].max()
-    return work
+
+def _placed(first: Ints, programs: int) -> tuple[Ints, int]:
+    """The row of each item, and how many rows there are, if program p does items first[p] to first[p + 1]."""
+    items = int(first[-1])
+    busy = (first[1:] > first[:-1]).nonzero()[0].astype(np.int32)
+    row = np.full(items, -1, np.int32)
+    row[first[busy]] = busy
+    others = (row < 0).nonzero()[0]
+    rows = programs + 1 + len(others)
+    row[others] = np.arange(programs + 1, rows)
+    return row, rows

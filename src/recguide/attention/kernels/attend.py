@@ -11,10 +11,11 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from recguide.attention import work
+from recguide.attention.kernels.fetch import fetch
+from recguide.attention.kernels.merge import merge_rows
 from recguide.attention.kernels.softmax import floor_of, fold
 
 FIELDS = tl.constexpr(work.FIELDS)
-FIRST = tl.constexpr(work.FIRST)
 QUERY = tl.constexpr(work.QUERY)
 TOKENS = tl.constexpr(work.TOKENS)
 HEAD = tl.constexpr(work.HEAD)
@@ -22,9 +23,16 @@ REQUEST = tl.constexpr(work.REQUEST)
 CACHED = tl.constexpr(work.CACHED)
 DRAFT = tl.constexpr(work.DRAFT)
 DRAFT_END = tl.constexpr(work.DRAFT_END)
+OPEN = tl.constexpr(work.OPEN)
 BEGIN = tl.constexpr(work.BEGIN)
 END = tl.constexpr(work.END)
 PARTIAL = tl.constexpr(work.PARTIAL)
+HOME = tl.constexpr(work.HOME)
+PARTS = tl.constexpr(work.PARTS)
+NEXT = tl.constexpr(work.NEXT)
+TOKEN = tl.constexpr(work.TOKEN)
+SEEN = tl.constexpr(work.SEEN)
+OWN = tl.constexpr(work.OWN)
 
 
 @triton.jit(do_not_specialize=["table_width"])
@@ -36,14 +44,13 @@ def attend(
     mix_ptr,
     peak_ptr,
     total_ptr,
+    arrived_ptr,
     work_ptr,
     order_ptr,
-    row_ptr,
-    slot_ptr,
-    causal_ptr,
-    positions_ptr,
     tables_ptr,
     table_width,
+    key_blocks,
+    value_blocks,
     SCALE: tl.constexpr,
     KV_HEADS: tl.constexpr,
     SHARE: tl.constexpr,
@@ -53,44 +60,125 @@ def attend(
     FEW_ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     STAGES: tl.constexpr,
+    WHOLE: tl.constexpr,
+    MERGED: tl.constexpr,
+    GROUP: tl.constexpr,
+    AT_ONCE: tl.constexpr,
     EXACT: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Items of up to FEW_ROWS query rows take a smaller product than the others, of ROWS; 0 for none.
 
     qkv [N, heads + 2·KV_HEADS, DIM], rotated; a layer of the cache, keys and values [slots, KV_HEADS, DIM];
-    out [N, heads · DIM]; workspace mix [rows, DIM], peak and total [rows]; the rest as in PackedBatch.
+    out [N, heads · DIM]; workspace mix [rows, DIM], peak and total [rows], and arrived [rows], zero before
+    and after; the rest as in PackedBatch. WHOLE: blocks lie in one page each, and `key_blocks` and
+    `value_blocks` are tensor descriptors of the cache [slots, KV_HEADS · DIM] that load them.
+
+    MERGED: the item of a split tile that ends last puts the results together, GROUP and AT_ONCE as in
+    `merge_rows`, in the same order whichever it is.
     """
     if PDL:
         gdc_launch_dependents()
-    mine = work_ptr + tl.program_id(0) * FIELDS + FIRST
-    first = tl.load(mine)
-    last = tl.load(mine + FIELDS)
-    tensors = (qkv_ptr, keys_ptr, values_ptr, out_ptr, mix_ptr, peak_ptr, total_ptr)
-    tokens = (order_ptr, row_ptr, slot_ptr, causal_ptr, positions_ptr)
-    for item in tl.range(first, last, num_stages=1):
-        item_ptr = work_ptr + item * FIELDS
+    tensors = (qkv_ptr, keys_ptr, values_ptr, out_ptr, key_blocks, value_blocks)
+    workspace = (mix_ptr, peak_ptr, total_ptr)
+    item_ptr = work_ptr + tl.program_id(0) * FIELDS
+    tokens = tl.load(item_ptr + TOKENS)
+    if PDL:
+        _fetch_ahead(keys_ptr, values_ptr, tables_ptr, table_width, item_ptr, KV_HEADS, DIM, PAGE, KEYS)
+    more = tokens > 0
+    while more:
         table_ptr = tables_ptr + tl.load(item_ptr + REQUEST) * table_width
         # fmt: off
         if FEW_ROWS == 0:
-            _item(tensors, tokens, item_ptr, table_ptr, SCALE, KV_HEADS, SHARE, DIM, PAGE, ROWS, KEYS, STAGES,
-                  EXACT, PDL)
+            _item(tensors, workspace, order_ptr, item_ptr, table_ptr, SCALE, KV_HEADS, SHARE, DIM, PAGE, ROWS,
+                  KEYS, STAGES, WHOLE, EXACT, PDL)
         else:
             if tl.load(item_ptr + TOKENS) * SHARE <= FEW_ROWS:
-                _item(tensors, tokens, item_ptr, table_ptr, SCALE, KV_HEADS, SHARE, DIM, PAGE, FEW_ROWS, KEYS,
-                      STAGES, EXACT, PDL)
+                _item(tensors, workspace, order_ptr, item_ptr, table_ptr, SCALE, KV_HEADS, SHARE, DIM, PAGE,
+                      FEW_ROWS, KEYS, STAGES, WHOLE, EXACT, PDL)
             else:
-                _item(tensors, tokens, item_ptr, table_ptr, SCALE, KV_HEADS, SHARE, DIM, PAGE, ROWS, KEYS,
-                      STAGES, EXACT, PDL)
+                _item(tensors, workspace, order_ptr, item_ptr, table_ptr, SCALE, KV_HEADS, SHARE, DIM, PAGE,
+                      ROWS, KEYS, STAGES, WHOLE, EXACT, PDL)
+        if MERGED:
+            _arrive(workspace, arrived_ptr, out_ptr, order_ptr, item_ptr, KV_HEADS, SHARE, DIM, GROUP,
+                    AT_ONCE, EXACT)
         # fmt: on
+        following = tl.load(item_ptr + NEXT)
+        item_ptr = work_ptr + following * FIELDS
+        more = following > 0
     if PDL:
         gdc_wait()  # by idle programs too: the end of this kernel is then the end of those before it
 
 
 @triton.jit
+def _fetch_ahead(
+    keys_ptr,
+    values_ptr,
+    tables_ptr,
+    table_width,
+    item_ptr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """Asks for an item's first cached keys and values, while kernels before this one still run."""
+    cached = tl.load(item_ptr + CACHED)
+    begin = tl.load(item_ptr + BEGIN) * KEYS
+    end = tl.minimum(tl.load(item_ptr + END) * KEYS, cached)
+    if begin < end:
+        key = tl.minimum(begin + tl.arange(0, 2 * KEYS), end - 1)
+        page = tl.load(tables_ptr + tl.load(item_ptr + REQUEST) * table_width + key // PAGE).to(tl.int64)
+        at = ((page * PAGE + key % PAGE) * KV_HEADS + tl.load(item_ptr + HEAD)) * DIM
+        fetch(keys_ptr + at, DIM * keys_ptr.dtype.element_ty.primitive_bitwidth // 8)
+        fetch(values_ptr + at, DIM * values_ptr.dtype.element_ty.primitive_bitwidth // 8)
+
+
+@triton.jit
+def _arrive(
+    workspace,
+    arrived_ptr,
+    out_ptr,
+    order_ptr,
+    item_ptr,
+    KV_HEADS: tl.constexpr,
+    SHARE: tl.constexpr,
+    DIM: tl.constexpr,
+    GROUP: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    EXACT: tl.constexpr,
+):
+    """Counts an item of a split tile as done, and merges the tile if all others are."""
+    if tl.load(item_ptr + PARTIAL) >= 0:
+        counter = arrived_ptr + tl.load(item_ptr + HOME)
+        # What all threads stored comes before the count, and what they read of others comes after it.
+        tl.debug_barrier()
+        before = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+        if before == tl.load(item_ptr + PARTS) - 1:
+            tl.store(counter, 0)
+            rows = tl.load(item_ptr + TOKENS) * SHARE
+            for first in tl.range(0, rows, GROUP, num_stages=1):
+                merge_rows(
+                    workspace,
+                    out_ptr,
+                    order_ptr,
+                    item_ptr,
+                    first,
+                    KV_HEADS,
+                    SHARE,
+                    DIM,
+                    GROUP,
+                    AT_ONCE,
+                    EXACT,
+                    False,
+                )
+
+
+@triton.jit
 def _item(
     tensors,
-    tokens,
+    workspace,
+    order_ptr,
     item_ptr,
     table_ptr,
     SCALE: tl.constexpr,
@@ -101,11 +189,12 @@ def _item(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
     STAGES: tl.constexpr,
+    WHOLE: tl.constexpr,
     EXACT: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    qkv_ptr, keys_ptr, values_ptr, out_ptr, mix_ptr, peak_ptr, total_ptr = tensors
-    order_ptr, row_ptr, slot_ptr, causal_ptr, positions_ptr = tokens
+    qkv_ptr, keys_ptr, values_ptr, out_ptr, key_blocks, value_blocks = tensors
+    mix_ptr, peak_ptr, total_ptr = workspace
     WIDTH: tl.constexpr = KV_HEADS * (SHARE + 2) * DIM
     query = tl.load(item_ptr + QUERY)
     rows = tl.load(item_ptr + TOKENS) * SHARE
@@ -113,20 +202,19 @@ def _item(
     cached = tl.load(item_ptr + CACHED)
     draft = tl.load(item_ptr + DRAFT)
     draft_end = tl.load(item_ptr + DRAFT_END)
+    open_keys = tl.load(item_ptr + OPEN)
     begin = tl.load(item_ptr + BEGIN)
     end = tl.load(item_ptr + END)
     partial = tl.load(item_ptr + PARTIAL)
 
-    index = tl.arange(0, ROWS)
-    there = index < rows
-    token = tl.load(order_ptr + query + index // SHARE, mask=there, other=0)
     # The visibility rule: a causal token sees the cache up to itself and nothing in flight; a token of a
     # draft row sees the cache up to its stem, where its row begins, and that row.
-    causal = tl.load(causal_ptr + token) != 0
-    position = tl.load(positions_ptr + token)
-    seen = tl.where(causal, position + 1, position - tl.load(slot_ptr + token))
-    seen = tl.where(there, seen, 0)
-    own_row = tl.where(there & (causal == 0), tl.load(row_ptr + token), -1)
+    index = tl.arange(0, ROWS)
+    there = index < rows
+    about = order_ptr + (query + index // SHARE) * 3
+    token = tl.load(about + TOKEN, mask=there, other=0)
+    seen = tl.load(about + SEEN, mask=there, other=0)
+    own_row = tl.load(about + OWN, mask=there, other=-1)
 
     dim = tl.arange(0, DIM)
     near = tl.arange(0, KEYS)
@@ -142,37 +230,50 @@ def _item(
     # part ends, block by block in one order whatever the split.
     apart = EXACT and (partial >= 0) and (begin > 0)
 
-    cached_blocks = tl.cdiv(cached, KEYS)
-    # A block's page has to arrive before its keys can be asked for, so the compiler gives half of the stages
-    # to either; it asks for nothing ahead if the page is carried from one round to the next instead.
-    for block in tl.range(begin, tl.minimum(end, cached_blocks), num_stages=STAGES):
-        key = block * KEYS + near
-        held = (key < cached)[:, None]
-        page = _pages(table_ptr, block, cached, PAGE, KEYS)
-        if PAGE % KEYS == 0:
-            start = (page * PAGE + block * KEYS % PAGE) * (KV_HEADS * DIM) + head * DIM
-            at = start + near[:, None] * (KV_HEADS * DIM) + dim[None]
+    # Blocks that all tokens see, without any mask. A block's page has to arrive before its keys can be asked
+    # for, so the compiler gives half of the stages to either; it asks for nothing ahead if the page is
+    # carried from one round to the next instead.
+    plain = tl.minimum(end, open_keys // KEYS)
+    for block in tl.range(begin, plain, num_stages=STAGES):
+        if WHOLE:
+            page = tl.load(table_ptr + block * KEYS // PAGE)
+            slot = page * PAGE + block * KEYS % PAGE
+            k = key_blocks.load([slot, head * DIM])
+            v = value_blocks.load([slot, head * DIM])
         else:
-            at = ((page * PAGE + key % PAGE) * (KV_HEADS * DIM) + head * DIM)[:, None] + dim[None]
-        k = tl.load(keys_ptr + at, mask=held, other=0.0)
-        v = tl.load(values_ptr + at, mask=held, other=0.0)
-        visible = key[None] < seen[:, None]
-        peak, total, mix = _block(q, k, v, visible, peak, total, mix, SCALE, EXACT, apart)
+            key = block * KEYS + near
+            page = tl.load(table_ptr + key // PAGE).to(tl.int64)
+            at = (((page * PAGE + key % PAGE) * KV_HEADS + head) * DIM)[:, None] + dim[None]
+            k = tl.load(keys_ptr + at)
+            v = tl.load(values_ptr + at)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        peak, total, mix = _block(scores, v, peak, total, mix, SCALE, EXACT, apart)
         if apart:
             results = partial + (block - begin) * rows
             _store_partial(mix_ptr, peak_ptr, total_ptr, results, there, peak, total, mix, ROWS, DIM)
 
-    # Few blocks, each gathered token by token.
-    for block in tl.range(tl.maximum(begin, cached_blocks), end, num_stages=1):
-        key = draft + (block - cached_blocks) * KEYS + near
-        held = key < draft_end
-        other = tl.load(order_ptr + key, mask=held, other=0)
-        other_row = tl.load(row_ptr + other, mask=held, other=-2)
-        at = (other.to(tl.int64) * WIDTH + (KV_HEADS * SHARE + head) * DIM)[:, None] + dim[None]
-        k = tl.load(qkv_ptr + at, mask=held[:, None], other=0.0)
-        v = tl.load(qkv_ptr + at + KV_HEADS * DIM, mask=held[:, None], other=0.0)
-        visible = other_row[None] == own_row[:, None]
-        peak, total, mix = _block(q, k, v, visible, peak, total, mix, SCALE, EXACT, apart)
+    # The others, few: at the end of the cached keys, then in flight. Keys are gathered one by one.
+    cached_blocks = tl.cdiv(cached, KEYS)
+    for block in tl.range(tl.maximum(begin, plain), end, num_stages=1):
+        is_cached = block < cached_blocks
+        key = block * KEYS + near
+        flying = draft + (block - cached_blocks) * KEYS + near
+        in_cache = is_cached & (key < cached)
+        in_flight = (is_cached == 0) & (flying < draft_end)
+        page = tl.load(table_ptr + key // PAGE, mask=in_cache, other=0).to(tl.int64)
+        other = tl.load(order_ptr + flying * 3 + TOKEN, mask=in_flight, other=0).to(tl.int64)
+        other_row = tl.load(order_ptr + flying * 3 + OWN, mask=in_flight, other=-2)
+        cache_at = ((page * PAGE + key % PAGE) * KV_HEADS + head) * DIM
+        flight_at = other * WIDTH + (KV_HEADS * SHARE + head) * DIM
+        k_ptr = tl.where(is_cached, keys_ptr + cache_at, qkv_ptr + flight_at)
+        v_ptr = tl.where(is_cached, values_ptr + cache_at, qkv_ptr + flight_at + KV_HEADS * DIM)
+        held = (in_cache | in_flight)[:, None]
+        k = tl.load(k_ptr[:, None] + dim[None], mask=held, other=0.0)
+        v = tl.load(v_ptr[:, None] + dim[None], mask=held, other=0.0)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        visible = tl.where(is_cached, key[None] < seen[:, None], other_row[None] == own_row[:, None])
+        scores = tl.where(visible, scores, float("-inf"))
+        peak, total, mix = _block(scores, v, peak, total, mix, SCALE, EXACT, apart)
         if apart:
             results = partial + (block - begin) * rows
             _store_partial(mix_ptr, peak_ptr, total_ptr, results, there, peak, total, mix, ROWS, DIM)
@@ -193,16 +294,15 @@ def _pages(table_ptr, block, cached, PAGE: tl.constexpr, KEYS: tl.constexpr):
 
 
 @triton.jit
-def _block(q, k, v, visible, peak, total, mix, SCALE: tl.constexpr, EXACT: tl.constexpr, apart):
-    """The result with a block's keys too.
+def _block(scores, v, peak, total, mix, SCALE: tl.constexpr, EXACT: tl.constexpr, apart):
+    """The result with a block's keys too; scores are products of queries and keys, −inf for unseen ones.
 
     In exact mode a block's own result is made first and then folded in; if apart, it is all there is.
     """
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (SCALE * 1.4426950408889634)
-    scores = tl.where(visible, scores, float("-inf"))
+    UNIT: tl.constexpr = SCALE * 1.4426950408889634
+    peak_b = tl.max(scores, 1) * UNIT
     if EXACT:
-        peak_b = tl.max(scores, 1)
-        weights = tl.exp2(scores - floor_of(peak_b)[:, None])
+        weights = tl.exp2(tl.fma(scores, UNIT, -floor_of(peak_b)[:, None]))
         total_b = tl.sum(weights, 1)
         mix_b = tl.dot(weights.to(v.dtype), v, input_precision="ieee")
         peak = tl.where(apart, float("-inf"), peak)
@@ -210,10 +310,10 @@ def _block(q, k, v, visible, peak, total, mix, SCALE: tl.constexpr, EXACT: tl.co
         mix = tl.where(apart, 0.0, mix)
         peak, total, mix = fold(peak, total, mix, peak_b, total_b, mix_b)
     else:
-        higher = tl.maximum(peak, tl.max(scores, 1))
+        higher = tl.maximum(peak, peak_b)
         floor = floor_of(higher)
         shrink = tl.exp2(peak - floor)
-        weights = tl.exp2(scores - floor[:, None])
+        weights = tl.exp2(tl.fma(scores, UNIT, -floor[:, None]))
         total = total * shrink + tl.sum(weights, 1)
         mix = tl.dot(weights.to(v.dtype), v, mix * shrink[:, None], input_precision="ieee")
         peak = higher

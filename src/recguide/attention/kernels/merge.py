@@ -1,4 +1,4 @@
-"""Kernel 3: the results of split tiles, folded in order of their keys."""
+"""The results of split tiles, put together: by a tile's last item (`attend`) or by a kernel of their own."""
 
 # Triton ships no types, and kernels are not Python that a type checker could follow.
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
@@ -11,16 +11,18 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from recguide.attention import work
-from recguide.attention.kernels.softmax import fold
+from recguide.attention.kernels.softmax import floor_of, fold
 
 FIELDS = tl.constexpr(work.FIELDS)
-MERGE_QUERY = tl.constexpr(work.MERGE_QUERY)
-MERGE_TOKENS = tl.constexpr(work.MERGE_TOKENS)
-MERGE_HEAD = tl.constexpr(work.MERGE_HEAD)
-MERGE_PARTIAL = tl.constexpr(work.MERGE_PARTIAL)
-MERGE_COUNT = tl.constexpr(work.MERGE_COUNT)
+QUERY = tl.constexpr(work.QUERY)
+TOKENS = tl.constexpr(work.TOKENS)
+HEAD = tl.constexpr(work.HEAD)
+HOME = tl.constexpr(work.HOME)
+RESULTS = tl.constexpr(work.RESULTS)
+MERGE = tl.constexpr(work.MERGE)
 MERGES = tl.constexpr(work.MERGES)
 MERGE_MOST = tl.constexpr(work.MERGE_MOST)
+TOKEN = tl.constexpr(work.TOKEN)
 
 
 @triton.jit
@@ -31,55 +33,101 @@ def merge(
     total_ptr,
     work_ptr,
     order_ptr,
+    programs,
     KV_HEADS: tl.constexpr,
     SHARE: tl.constexpr,
     DIM: tl.constexpr,
-    ROWS: tl.constexpr,
-    PARTS: tl.constexpr,
+    GROUP: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    EXACT: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """ROWS query rows of a split tile at a time; out and workspace as in `attend`.
-
-    PARTS results are read before the first of them is folded, so that their latencies overlap.
-    """
+    """GROUP query rows of a split tile at a time; the list is of `programs`; the rest as in `attend`."""
     if PDL:
         gdc_launch_dependents()
-    merges = tl.load(work_ptr + MERGES)
-    groups = tl.cdiv(tl.load(work_ptr + MERGE_MOST) * SHARE, ROWS)
-    if PDL:
-        gdc_wait()
+    about = work_ptr + programs * FIELDS
+    merges = tl.load(about + MERGES)
+    groups = tl.cdiv(tl.load(about + MERGE_MOST) * SHARE, GROUP)
     # The first rows of all tiles come first: what lies beyond the end of smaller ones is met last.
     for unit in tl.range(tl.program_id(0), merges * groups, tl.num_programs(0), num_stages=1):
-        merge_ptr = work_ptr + unit % merges * FIELDS
-        query = tl.load(merge_ptr + MERGE_QUERY)
-        rows = tl.load(merge_ptr + MERGE_TOKENS) * SHARE
-        head = tl.load(merge_ptr + MERGE_HEAD)
-        partial = tl.load(merge_ptr + MERGE_PARTIAL)
-        count = tl.load(merge_ptr + MERGE_COUNT)
-        row = unit // merges * ROWS + tl.arange(0, ROWS)
-        there = row < rows
-        token = tl.load(order_ptr + query + row // SHARE, mask=there, other=0)
-        dim = tl.arange(0, DIM)
-        peak = tl.full((ROWS,), float("-inf"), tl.float32)
-        total = tl.zeros((ROWS,), tl.float32)
-        mix = tl.zeros((ROWS, DIM), tl.float32)
-        count = tl.where(unit // merges * ROWS < rows, count, 0)
-        for first in tl.range(0, count, PARTS, num_stages=1):
-            parts = ()
-            for nth in tl.static_range(PARTS):
-                live = there & (first + nth < count)
-                at = partial + (first + nth) * rows + row
-                mix_at = at.to(tl.int64)[:, None] * DIM + dim[None]
-                parts += (
-                    (
-                        tl.load(peak_ptr + at, mask=live, other=float("-inf")),
-                        tl.load(total_ptr + at, mask=live, other=0.0),
-                        tl.load(mix_ptr + mix_at, mask=live[:, None], other=0.0),
-                    ),
-                )
-            for nth in tl.static_range(PARTS):
-                peak, total, mix = fold(peak, total, mix, parts[nth][0], parts[nth][1], parts[nth][2])
-        query_head = head * SHARE + row % SHARE
-        out_at = (token.to(tl.int64) * (KV_HEADS * SHARE * DIM) + query_head * DIM)[:, None] + dim[None]
-        attended = mix / tl.where(there, total, 1.0)[:, None]
-        tl.store(out_ptr + out_at, attended.to(out_ptr.dtype.element_ty), mask=there[:, None])
+        item_ptr = work_ptr + tl.load(work_ptr + unit % merges * FIELDS + MERGE) * FIELDS
+        merge_rows(
+            (mix_ptr, peak_ptr, total_ptr),
+            out_ptr,
+            order_ptr,
+            item_ptr,
+            unit // merges * GROUP,
+            KV_HEADS,
+            SHARE,
+            DIM,
+            GROUP,
+            AT_ONCE,
+            EXACT,
+            PDL,
+        )
+    if PDL:
+        gdc_wait()  # by idle programs too: the end of this kernel is then the end of those before it
+
+
+@triton.jit
+def merge_rows(
+    workspace,
+    out_ptr,
+    order_ptr,
+    item_ptr,
+    first_row,
+    KV_HEADS: tl.constexpr,
+    SHARE: tl.constexpr,
+    DIM: tl.constexpr,
+    GROUP: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    EXACT: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """GROUP query rows of an item's tile, from `first_row` on: AT_ONCE results at a time, in their order.
+
+    In exact mode one at a time, as if no item had ended between them.
+    """
+    mix_ptr, peak_ptr, total_ptr = workspace
+    rows = tl.load(item_ptr + TOKENS) * SHARE
+    home = tl.load(item_ptr + HOME)
+    results = tl.load(item_ptr + RESULTS)
+    head = tl.load(item_ptr + HEAD)
+    row = first_row + tl.arange(0, GROUP)
+    there = row < rows
+    about = order_ptr + (tl.load(item_ptr + QUERY) + row // SHARE) * 3
+    token = tl.load(about + TOKEN, mask=there, other=0).to(tl.int64)
+    if PDL:
+        gdc_wait()
+    dim = tl.arange(0, DIM)
+    peak = tl.full((GROUP,), float("-inf"), tl.float32)
+    total = tl.zeros((GROUP,), tl.float32)
+    mix = tl.zeros((GROUP, DIM), tl.float32)
+    if EXACT:
+        for nth in tl.range(0, results, num_stages=4):
+            at = home + nth * rows + row
+            mix_at = at.to(tl.int64)[:, None] * DIM + dim[None]
+            peak_b = tl.load(peak_ptr + at, mask=there, other=float("-inf"), cache_modifier=".cg")
+            total_b = tl.load(total_ptr + at, mask=there, other=0.0, cache_modifier=".cg")
+            mix_b = tl.load(mix_ptr + mix_at, mask=there[:, None], other=0.0, cache_modifier=".cg")
+            peak, total, mix = fold(peak, total, mix, peak_b, total_b, mix_b)
+    else:
+        for first in tl.range(0, results, AT_ONCE, num_stages=1):
+            nth = first + tl.arange(0, AT_ONCE)
+            at = home + nth[:, None] * rows + row[None]
+            live = (nth < results)[:, None] & there[None]
+            mix_at = at.to(tl.int64)[:, :, None] * DIM + dim[None, None]
+            # Read past the first cache, which may hold what lay there a layer ago.
+            mix_b = tl.load(mix_ptr + mix_at, mask=live[:, :, None], other=0.0, cache_modifier=".cg")
+            peak_b = tl.load(peak_ptr + at, mask=live, other=float("-inf"), cache_modifier=".cg")
+            total_b = tl.load(total_ptr + at, mask=live, other=0.0, cache_modifier=".cg")
+            higher = tl.maximum(peak, tl.max(peak_b, 0))
+            floor = floor_of(higher)
+            shrink = tl.exp2(peak - floor)
+            shrink_b = tl.exp2(peak_b - floor[None])
+            total = total * shrink + tl.sum(total_b * shrink_b, 0)
+            mix = mix * shrink[:, None] + tl.sum(mix_b * shrink_b[:, :, None], 0)
+            peak = higher
+    at = (token * (KV_HEADS * SHARE) + head * SHARE + row % SHARE)[:, None] * DIM + dim[None]
+    attended = mix / tl.where(there, total, 1.0)[:, None]
+    tl.store(out_ptr + at, attended.to(out_ptr.dtype.element_ty), mask=there[:, None])
