@@ -19,6 +19,7 @@ PARTS = ("products", "attention", "picks", "other", "gaps")
 OURS: Mapping[str, str] = {
     "recguide.attention.kernels": "attention",
     "recguide.models.kernels.product": "products",
+    "recguide.models.kernels.delta": "products",
     "recguide.speculation.kernels": "picks",
     "recguide.bench.acceptance.kernel": "picks",
 }

@@ -15,8 +15,10 @@ pytest.importorskip("triton")
 
 from recguide.models.config import QueryScale
 from recguide.models.kernels import launch
-from recguide.models.kernels.launch import Detour, Tile, multiply
+from recguide.models.kernels.multiply import Detour, Tile, multiply, multiply_beside, outer_product
+from recguide.models.kernels.tensors import empty_rows
 from recguide.models.ops import fast
+from recguide.models.ops.ahead import following
 from recguide.models.ops.exact import ExactOps
 from recguide.models.ops.fast import FastOps
 from recguide.models.ops.torch_ops import TorchOps
@@ -82,17 +84,92 @@ def test_touched_tokens_take_other_weights_or_more_and_the_rest_nothing(split, i
     x, matrix, on = make.tensor(21, 96), make.matrix(96, 64), make.tensor(21) > 0
     delta = make.delta(matrix, (16, 48))
     tile = replace(SMALL_TILE, split=split)
-    low = multiply(x, delta.folded.inner, SMALL_TILE, detour=Detour(on=on))
-    assert not low[~on].any()
+    low = multiply(x, delta.folded.inner, replace(tile, split=2))
     plain = multiply(x, matrix, tile, gated=is_gated)
     merged = multiply(x, delta.folded.merged, tile, gated=is_gated)
-    dual = multiply(x, matrix, tile, gated=is_gated, detour=Detour(on=on, merged=delta.folded.merged))
-    extra = multiply(x, matrix, tile, gated=is_gated, detour=Detour(low=low, outer=delta.folded.outer))
+    dual = multiply(x, matrix, tile, gated=is_gated, detour=Detour(on, merged=delta.folded.merged))
+    extra = multiply(x, matrix, tile, gated=is_gated, detour=Detour(on, low=low, outer=delta.folded.outer))
     assert torch.equal(dual, torch.where(on[:, None], merged, plain))
     off = (slice(None),) * (split > 1) + (~on,)
     assert torch.equal(extra[off], plain[off])
     sums = [y.sum(0) if split > 1 else y for y in (extra, dual)]
     close(sums[0], sums[1].double(), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_blocks_of_neighbours_read_one_matrix(is_gated, dtype):
+    """The first block is touched, the second is not, and the last mixes them and ends early."""
+    make = Maker(dtype, DEVICE)
+    token = torch.arange(37, device=DEVICE)
+    x, matrix, on = make.tensor(37, 96), make.matrix(96, 64), (token < 16) | (token == 33)
+    delta = make.delta(matrix, (64,))
+    plain = multiply(x, matrix, SMALL_TILE, gated=is_gated)
+    merged = multiply(x, delta.folded.merged, SMALL_TILE, gated=is_gated)
+    dual = multiply(x, matrix, SMALL_TILE, gated=is_gated, detour=Detour(on, merged=delta.folded.merged))
+    assert torch.equal(dual, torch.where(on[:, None], merged, plain))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("split", [1, 3])
+@pytest.mark.parametrize("rank", [5, 100])
+def test_an_inner_product_beside_leaves_the_other_as_it_is(rank, split, dtype):
+    make = Maker(dtype, DEVICE)
+    x, matrix, on = make.tensor(21, 96), make.matrix(96, 80), make.tensor(21) > 0
+    delta = make.delta(matrix, (80,), rank=rank)
+    tile = replace(SMALL_TILE, split=split)
+    y, low = multiply_beside(x, matrix, delta.folded.inner, tile)
+    assert torch.equal(y, multiply(x, matrix, tile, out_dtype=torch.float32))
+    close(low.sum(0), x.double() @ delta.folded.inner.double(), dtype)
+    added = outer_product(low, delta.folded.outer, on)
+    assert not added[~on].any()
+    exact = x.double() @ delta.folded.inner.double() @ delta.folded.outer.double()
+    close(added[on], exact[on], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tokens", [1, 5, 80])
+def test_what_lies_past_the_last_token_reaches_no_result(tokens, dtype):
+    make = Maker(dtype, DEVICE)
+    x, matrix = make.tensor(tokens, 48), make.matrix(48, 32)
+    roomy = empty_rows(x, tokens, 48)
+    whole = torch.as_strided(roomy, (-(-tokens // 64) * 64, 48), (48, 1))
+    whole.fill_(float("nan"))
+    roomy.copy_(x)
+    tile = Tile(outputs=16, tokens=16 if tokens < 16 else 128, depth=16)
+    assert torch.equal(multiply(roomy, matrix, tile), multiply(x, matrix, tile))
+    tile = replace(tile, split=2)
+    assert torch.equal(multiply(roomy, matrix, tile), multiply(x, matrix, tile))
+
+
+def test_what_a_product_fetches_of_the_next():
+    matrix = torch.zeros(4096, 512, dtype=torch.bfloat16)
+    whole = following((matrix, None), None, 2**30)
+    assert (whole.reach, whole.parts) == (4096, 1)
+    part = following((matrix, None), None, 2**20, Tile(64, 16, 128, split=2))
+    assert (part.reach, part.parts, part.depth) == (512, 2, 128)
+    assert part.reach * part.parts * 512 * 2 == 2**20
+    assert following((matrix, None), None, 2**10) is None
+    assert following(None, None, 2**30) is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tokens", [3, 80, 150])
+@pytest.mark.parametrize("small_bytes", [0, 2**30])
+def test_untouched_tokens_of_a_mixed_forward_are_those_of_a_plain_one(
+    small_bytes, tokens, dtype, monkeypatch
+):
+    monkeypatch.setattr(fast, "SMALL_BYTES", small_bytes)
+    make, ops = Maker(dtype, DEVICE), FastOps(EPS)
+    matrix, norm = make.matrix(96, 64), make.tensor(64)
+    x, y, on = make.tensor(tokens, 64), make.tensor(tokens, 96), torch.arange(tokens, device=DEVICE) % 3 == 1
+    delta = make.delta(matrix, (64,))
+    plain = ops.residual(x, y, matrix, norm, None, None)
+    mixed = ops.residual(x, y, matrix, norm, delta, on)
+    merged = x.double() + y.double() @ delta.folded.merged.double()
+    for a, b in zip(plain, mixed, strict=True):
+        assert torch.equal(a[~on], b[~on])
+    close(mixed[0][on], merged[on], dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -105,6 +182,7 @@ def test_rows(size, dtype):
     close(launch.norm(x, weight, EPS), torch_ops.norm(x.double(), weight.double()), dtype)
     total, normed = launch.summed_norm(x, partials, weight, EPS)
     close(total, x.double() + partials.double().sum(0), dtype)
+    assert torch.equal(launch.summed_norm(x, partials[:2], weight, EPS, partials[2])[0], total)
     close(normed, torch_ops.norm(total.double(), weight.double()), dtype)
     pairs = make.tensor(7, 2 * size)
     close(launch.silu_gate(pairs), gated(pairs.double()), dtype)
@@ -140,6 +218,7 @@ def _layer(ops, make, tokens, on, hidden, inner):
         (FastOps(EPS), 17, "all", 0),
         (FastOps(EPS), 17, "mixed", 0),
         (FastOps(EPS), 17, "mixed", 2**30),
+        *((FastOps(EPS), 80, use, 0) for use in ("none", "mixed")),
         *((FastOps(EPS), 200, use, 0) for use in ("none", "mixed", "all")),
         *((ExactOps(EPS), 17, use, 0) for use in ("none", "mixed", "all")),
     ],

@@ -53,10 +53,11 @@ def layer() -> Layer:
 
 def run(ops, layer: Layer, x: Tensor, delta: Delta | None = None, on: Tensor | None = None):
     normed = ops.norm(x, layer.norm)
-    attended = ops.project(normed, layer.qkv, None, None)[:, :HIDDEN].contiguous()
-    x, normed = ops.residual(x, attended, layer.output, layer.norm, delta, on)
-    inner = ops.gated(normed, layer.gate_up, None, None)
-    x, normed = ops.residual(x, inner, layer.down, layer.norm, None, None)
+    attended = ops.project(normed, layer.qkv, None, None, (layer.output, delta))[:, :HIDDEN].contiguous()
+    then = (layer.gate_up, None)
+    x, normed = ops.residual(x, attended, layer.output, layer.norm, delta, on, then)
+    inner = ops.gated(normed, layer.gate_up, None, None, (layer.down, None))
+    x, normed = ops.residual(x, inner, layer.down, layer.norm, None, None, (layer.head.t(), None))
     return x, normed, ops.logits(normed, layer.head)
 
 
@@ -81,6 +82,18 @@ def test_a_layer_of_nld_8b(layer: Layer, tokens: int, use: str, name: str):
     for y, wanted in zip(found, expected, strict=True):
         assert y.dtype == wanted.dtype
         assert (y.float() - wanted.float()).norm() < 0.02 * wanted.float().norm()
+
+
+@pytest.mark.parametrize("tokens", [8, 48, 64, 80, 128, 160])
+@torch.inference_mode()
+def test_untouched_tokens_of_a_mixed_forward_are_those_of_a_plain_one(layer: Layer, tokens: int):
+    fast = fast_and_exact()["fast"]
+    x = Maker(torch.bfloat16, "cuda").tensor(tokens, HIDDEN)
+    on = torch.arange(tokens, device="cuda") % 3 == 1
+    plain, mixed = run(fast, layer, x), run(fast, layer, x, layer.delta, on)
+    for a, b in zip(plain, mixed, strict=True):
+        assert torch.equal(a[~on], b[~on])
+        assert not torch.equal(a[on], b[on])
 
 
 @torch.inference_mode()

@@ -5,13 +5,13 @@ that may be narrow: outputs [OUT, tokens] = matrix [OUT, K] · tokens [K, tokens
 less than sixteen, and nothing passes through registers on its way to them.
 
 What makes the difference at this speed is the gap between kernels. Each one lets the next start as soon as
-all of its own programs run (programmatic dependent launch), and each fetches the beginning of its matrix into
-the L2 cache before it waits for the tokens, which the kernel before it still computes.
+all of its own programs run (programmatic dependent launch), and at its end each fetches the beginning of the
+next matrix into the L2 cache, so that the memory has something to do until the next product reads.
 """
 
 # Triton ships no types, and kernels are not Python that a type checker could follow.
 # pyright: basic, reportMissingImports=false, reportIndexIssue=false
-# ruff: noqa: ANN001, ANN201, N803, SIM102
+# ruff: noqa: ANN001, ANN201, ANN202, N803
 
 from __future__ import annotations
 
@@ -19,83 +19,54 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+from recguide.models.kernels.delta import touched_low
+from recguide.models.kernels.fetch import fetch
+
 
 @triton.jit
-def early_fetch(rows, count, K, start, stop, ROWS: tl.constexpr, LANES: tl.constexpr):
-    """Asks for columns [start, stop) of ROWS rows of a matrix [count, K], from pointer `rows` on, in L2."""
-    lane = tl.arange(0, LANES)
-    share: tl.constexpr = LANES // ROWS
-    row = tl.minimum(lane // share, count - 1)
-    bytes_each = rows.dtype.element_ty.primitive_bitwidth // 8
-    piece = tl.cdiv((stop - start) * bytes_each, 16 * share) * 16
-    offset = start * bytes_each + (lane % share) * piece
-    size = tl.maximum(tl.minimum(piece, K * bytes_each - offset), 16)
-    offset = tl.minimum(offset, K * bytes_each - 16)
-    address = (rows + row.to(tl.int64) * K).to(tl.uint64, bitcast=True) + offset.to(tl.uint64)
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
-        "=r,l,r",
-        [address, size],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@triton.jit(do_not_specialize=["tokens", "splits", "ahead"])
-def product(
+def _one(
     x,
     matrix,
-    merged,
-    low,
-    outer,
-    raw,
-    on,
-    y,
-    tokens,
+    first,
     OUT,
-    K,
-    R,
-    splits,
-    ahead,
+    first_token,
+    start,
+    stop,
     BO: tl.constexpr,
     TOK: tl.constexpr,
     BK: tl.constexpr,
     GATED: tl.constexpr,
-    DUAL: tl.constexpr,
-    EXTRA: tl.constexpr,
-    ZERO_OFF: tl.constexpr,
     STAGES: tl.constexpr,
-    PDL: tl.constexpr,
-    LANES: tl.constexpr,
 ):
-    """y [tokens, OUT], or its partial sums [splits, tokens, OUT], of x [tokens, K] · matrix [OUT, K].
+    """Sums over steps [start, stop) of a matrix, and those OUT rows below if GATED."""
+    acc = tl.zeros((BO, TOK), tl.float32)
+    acc_up = tl.zeros((BO, TOK), tl.float32)
+    for step in tl.range(start, stop, num_stages=STAGES):
+        at = step * BK
+        column = x.load([first_token, at]).T
+        acc = tl.dot(matrix.load([first, at]), column, acc, input_precision="ieee")
+        if GATED:
+            acc_up = tl.dot(matrix.load([OUT + first, at]), column, acc_up, input_precision="ieee")
+    return acc, acc_up
 
-    x, matrix, merged, low, outer are tensor descriptors.
 
-    GATED: the matrix has 2·OUT rows, gates before ups; y = SiLU(gate) · up.
-    DUAL: tokens that are `on` [tokens] take `merged` instead of `matrix`.
-    EXTRA: adds low [tokens, R] · outer [OUT, R] (both halves when GATED).
-    ZERO_OFF: tokens that are not `on` yield zero.
-    ahead: inputs fetched into L2 before the tokens are waited for; `raw` points at the matrix.
-    """
-    blocks = tl.cdiv(tokens, TOK)
-    pid = tl.program_id(0)
-    first_token = (pid % blocks) * TOK
-    split = (pid // blocks) % splits
-    first = (pid // blocks // splits) * BO
-    steps = tl.cdiv(K, BK)
-    start = split * steps // splits
-    stop = (split + 1) * steps // splits
-    if PDL:
-        cuda.gdc_launch_dependents()
-        if ahead > 0:
-            end = tl.minimum(tl.minimum(start * BK + ahead, stop * BK), K)
-            early_fetch(raw + first.to(tl.int64) * K, OUT - first, K, start * BK, end, BO, LANES)
-            if GATED:
-                ups = raw + (OUT + first).to(tl.int64) * K
-                early_fetch(ups, OUT - first, K, start * BK, end, BO, LANES)
-        cuda.gdc_wait()
+@triton.jit
+def _both(
+    x,
+    matrix,
+    merged,
+    first,
+    OUT,
+    first_token,
+    start,
+    stop,
+    BO: tl.constexpr,
+    TOK: tl.constexpr,
+    BK: tl.constexpr,
+    GATED: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """`_one` of two matrices at a time."""
     acc = tl.zeros((BO, TOK), tl.float32)
     acc_up = tl.zeros((BO, TOK), tl.float32)
     acc_on = tl.zeros((BO, TOK), tl.float32)
@@ -104,31 +75,124 @@ def product(
         at = step * BK
         column = x.load([first_token, at]).T
         acc = tl.dot(matrix.load([first, at]), column, acc, input_precision="ieee")
+        acc_on = tl.dot(merged.load([first, at]), column, acc_on, input_precision="ieee")
         if GATED:
             acc_up = tl.dot(matrix.load([OUT + first, at]), column, acc_up, input_precision="ieee")
-        if DUAL:
-            acc_on = tl.dot(merged.load([first, at]), column, acc_on, input_precision="ieee")
-            if GATED:
-                acc_up_on = tl.dot(merged.load([OUT + first, at]), column, acc_up_on, input_precision="ieee")
-    if EXTRA:
-        if split == splits - 1:
-            for step in range(tl.cdiv(R, BK)):
-                column = low.load([first_token, step * BK]).T
-                acc = tl.dot(outer.load([first, step * BK]), column, acc, input_precision="ieee")
-                if GATED:
-                    weight = outer.load([OUT + first, step * BK])
-                    acc_up = tl.dot(weight, column, acc_up, input_precision="ieee")
-    token = first_token + tl.arange(0, TOK)
-    if DUAL or ZERO_OFF:
-        chosen = tl.load(on + token, mask=token < tokens, other=0)[None, :] != 0
-        if ZERO_OFF:
-            acc = tl.where(chosen, acc, 0.0)
-        else:
-            acc = tl.where(chosen, acc_on, acc)
-            acc_up = tl.where(chosen, acc_up_on, acc_up)
-    if GATED:
-        acc = acc * tl.sigmoid(acc) * acc_up
+            acc_up_on = tl.dot(merged.load([OUT + first, at]), column, acc_up_on, input_precision="ieee")
+    return acc, acc_up, acc_on, acc_up_on
+
+
+@triton.jit
+def _store(y, acc, first, OUT, first_token, tokens, split, BO: tl.constexpr, TOK: tl.constexpr):
+    """acc [BO, TOK] into y [splits, tokens, OUT]."""
     output = first + tl.arange(0, BO)
+    token = first_token + tl.arange(0, TOK)
     inside = (output[:, None] < OUT) & (token[None, :] < tokens)
     place = (split * tokens + token).to(tl.int64)[None, :] * OUT + output[:, None]
     tl.store(y + place, acc.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["tokens", "splits", "parts", "depth"])
+def product(
+    x,
+    matrix,
+    merged,
+    inner,
+    low,
+    outer,
+    on,
+    y,
+    following,
+    tokens,
+    OUT,
+    K,
+    R,
+    splits,
+    rows,
+    inputs,
+    parts,
+    depth,
+    reach,
+    BO: tl.constexpr,
+    TOK: tl.constexpr,
+    BK: tl.constexpr,
+    GATED: tl.constexpr,
+    DUAL: tl.constexpr,
+    EXTRA: tl.constexpr,
+    BESIDE: tl.constexpr,
+    FETCH: tl.constexpr,
+    LOW_SPLIT: tl.constexpr,
+    RANKS: tl.constexpr,
+    STAGES: tl.constexpr,
+    DUAL_STAGES: tl.constexpr,
+    PDL: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """y [tokens, OUT], or its partial sums [splits, tokens, OUT], of x [tokens, K] · matrix [OUT, K].
+
+    x, matrix, merged, inner, outer are tensor descriptors.
+
+    GATED: the matrix has 2·OUT rows, gates before ups; y = SiLU(gate) · up.
+    DUAL: tokens that are `on` [tokens] take `merged` instead of `matrix`.
+    EXTRA: those tokens get Σ low [LOW_SPLIT, tokens, R] · outer [OUT, R], RANKS at a
+    time (both halves when GATED).
+    BESIDE: further programs, the first ones, compute low [splits, tokens, R] = x · inner [R, K].
+    FETCH: see `fetch`, of `following` [rows, inputs].
+    """
+    pid = tl.program_id(0)
+    blocks = tl.cdiv(tokens, TOK)
+    beside = 0
+    if BESIDE:
+        beside = tl.cdiv(R, BO) * splits * blocks
+    own = tl.where(pid < beside, pid, pid - beside)
+    first_token = (own % blocks) * TOK
+    split = (own // blocks) % splits
+    first = (own // blocks // splits) * BO
+    steps = tl.cdiv(K, BK)
+    start = split * steps // splits
+    stop = (split + 1) * steps // splits
+    if PDL:
+        cuda.gdc_launch_dependents()
+        cuda.gdc_wait()
+    if pid < beside:
+        if BESIDE:
+            acc, _ = _one(x, inner, first, R, first_token, start, stop, BO, TOK, BK, False, STAGES)
+            _store(low, acc, first, R, first_token, tokens, split, BO, TOK)
+    else:
+        if DUAL:
+            token = first_token + tl.arange(0, TOK)
+            touched = tl.load(on + token, mask=token < tokens, other=0) != 0
+            untouched = tl.load(on + token, mask=token < tokens, other=1) == 0
+            # Touched tokens are neighbours: most blocks of a large batch read one matrix only.
+            if tl.max(touched.to(tl.int32), 0) == 0:
+                acc, acc_up = _one(
+                    x, matrix, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, STAGES
+                )
+            elif tl.max(untouched.to(tl.int32), 0) == 0:
+                acc, acc_up = _one(
+                    x, merged, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, STAGES
+                )
+            else:
+                acc, acc_up, acc_on, acc_up_on = _both(
+                    x, matrix, merged, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, DUAL_STAGES
+                )
+                acc = tl.where(touched[None, :], acc_on, acc)
+                acc_up = tl.where(touched[None, :], acc_up_on, acc_up)
+        else:
+            acc, acc_up = _one(x, matrix, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, STAGES)
+        if FETCH:
+            fetch(following, rows, inputs, parts, depth, reach, LANES)
+        if EXTRA and split == splits - 1:
+            # One step at a time: those before left no memory for more.
+            for step in tl.range(tl.cdiv(R, RANKS), num_stages=1):
+                at = step * RANKS
+                ranks = touched_low(low, on, first_token, at, tokens, R, LOW_SPLIT, TOK, RANKS)
+                weight = outer.load([first, at])
+                column = ranks.to(weight.dtype)
+                acc = tl.dot(weight, column, acc, input_precision="ieee")
+                if GATED:
+                    weight = outer.load([OUT + first, at])
+                    acc_up = tl.dot(weight, column, acc_up, input_precision="ieee")
+        if GATED:
+            acc = acc * tl.sigmoid(acc) * acc_up
+        _store(y, acc, first, OUT, first_token, tokens, split, BO, TOK)

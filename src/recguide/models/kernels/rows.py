@@ -15,6 +15,7 @@ from triton.language.extra import cuda
 def add_norm(
     x,
     partials,
+    delta,
     weight,
     total,
     normed,
@@ -23,11 +24,13 @@ def add_norm(
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     SPLIT: tl.constexpr,
+    DELTA: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """total = x + Σ partials [SPLIT, tokens, SIZE], in that order; normed = weight · total / √(mean total²).
 
-    One program a row. With SPLIT = 0 there is nothing to add and `total` is not written.
+    One program a row. DELTA: delta [tokens, SIZE] is added last. With SPLIT = 0 there is nothing to add and
+    `total` is not written.
     """
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
@@ -43,6 +46,8 @@ def add_norm(
         for split in tl.static_range(SPLIT):
             place = partials + (split * tokens + row) * SIZE + column
             added += tl.load(place, mask=inside, other=0.0).to(tl.float32)
+        if DELTA:
+            added += tl.load(delta + row * SIZE + column, mask=inside, other=0.0)
         rounded = (value + added).to(total.dtype.element_ty)
         tl.store(total + row * SIZE + column, rounded, mask=inside)
         value = rounded.to(tl.float32)

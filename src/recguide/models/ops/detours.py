@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from recguide.models.adapter import Delta, Folded
-from recguide.models.kernels.launch import PLAIN, Detour
+from recguide.models.kernels.multiply import Detour
 from recguide.models.ops import Touched
 
 
@@ -14,12 +14,12 @@ def folded(delta: Delta) -> Folded:
     return delta.folded
 
 
-def by_weights(matrix: Tensor, delta: Delta | None, on: Touched) -> tuple[Tensor, Detour]:
+def by_weights(matrix: Tensor, delta: Delta | None, on: Touched) -> tuple[Tensor, Detour | None]:
     """The matrix for all tokens, and the merged one beside it for the touched ones of a mixed forward."""
     if delta is None:
-        return matrix, PLAIN
+        return matrix, None
     merged = folded(delta).merged
-    return (merged, PLAIN) if on is None else (matrix, Detour(on=mask(on), merged=merged))
+    return (merged, None) if on is None else (matrix, Detour(on=mask(on), merged=merged))
 
 
 def mask(on: Touched) -> Tensor:

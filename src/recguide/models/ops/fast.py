@@ -13,8 +13,9 @@ from torch import Tensor
 
 from recguide.models.adapter import Delta
 from recguide.models.kernels import launch
-from recguide.models.kernels.launch import Detour, Tile, multiply
-from recguide.models.ops import Touched
+from recguide.models.kernels.multiply import Detour, Tile, multiply, multiply_beside, outer_product
+from recguide.models.ops import Touched, Upcoming
+from recguide.models.ops.ahead import AROUND_ATTENTION, AROUND_NORM, following
 from recguide.models.ops.detours import by_weights, folded, mask
 from recguide.models.ops.tiles import MOST_TOKENS, Kind, low_tile, tile_for
 from recguide.models.ops.torch_ops import head_logits
@@ -31,32 +32,40 @@ class FastOps:
     def __init__(self, eps: float) -> None:
         self._eps = eps
 
-    def project(self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
+    def project(
+        self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched, then: Upcoming = None
+    ) -> Tensor:
         tile = _tile("plain", matrix, normed)
         if tile is None:
             return _by_library(normed, matrix, delta, on)
         matrix, detour = _detour(normed, matrix, delta, on)
-        return multiply(normed, matrix, tile, detour=detour)
+        ahead = following(then, on, AROUND_ATTENTION, _tile_then(then, normed))
+        return multiply(normed, matrix, tile, detour=detour, following=ahead)
 
-    def gated(self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
+    def gated(
+        self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched, then: Upcoming = None
+    ) -> Tensor:
         tile = _tile("gated", gate_up, normed)
         if tile is None:
             return launch.silu_gate(_by_library(normed, gate_up, delta, on))
         gate_up, detour = _detour(normed, gate_up, delta, on)
-        if detour.merged is not None and tile.tokens == MOST_TOKENS:
+        if detour is not None and detour.merged is not None and tile.tokens == MOST_TOKENS:
             tile = replace(tile, warps=8)  # four sums of that width are too many for the registers of four
-        return multiply(normed, gate_up, tile, detour=detour, gated=True)
+        ahead = following(then, on, AROUND_NORM, _tile_then(then, normed))
+        return multiply(normed, gate_up, tile, detour=detour, gated=True, following=ahead)
 
     def residual(
-        self, x: Tensor, y: Tensor, matrix: Tensor, norm: Tensor, delta: Delta | None, on: Touched
+        self,
+        x: Tensor,
+        y: Tensor,
+        matrix: Tensor,
+        norm: Tensor,
+        delta: Delta | None,
+        on: Touched,
+        then: Upcoming = None,
     ) -> tuple[Tensor, Tensor]:
-        tile = _tile("summed", matrix, y)
-        if tile is None:
-            partials = _by_library(y, matrix, delta, on)
-        else:
-            matrix, detour = _detour(y, matrix, delta, on)
-            partials = multiply(y, matrix, tile, detour=detour, out_dtype=torch.float32)
-        return launch.summed_norm(x, partials, norm, self._eps)
+        partials, added = _partials(y, matrix, delta, on, then)
+        return launch.summed_norm(x, partials, norm, self._eps, added)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return launch.norm(x, weight, self._eps)
@@ -73,21 +82,60 @@ def _tile(kind: Kind, matrix: Tensor, x: Tensor) -> Tile | None:
     return tile_for(kind, inputs, outputs // 2 if kind == "gated" else outputs, x.shape[0])
 
 
-def _detour(x: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> tuple[Tensor, Detour]:
+def _tile_then(then: Upcoming, x: Tensor) -> Tile | None:
+    return None if then is None else _tile("summed", then[0], x)
+
+
+def _by_factors(matrix: Tensor, delta: Delta | None, on: Touched) -> bool:
+    """Whether a delta is added by its factors, because reading its merged matrix too would take longer."""
+    return delta is not None and on is not None and matrix.nbytes > SMALL_BYTES
+
+
+def _partials(
+    y: Tensor, matrix: Tensor, delta: Delta | None, on: Touched, then: Upcoming
+) -> tuple[Tensor, Tensor | None]:
+    """Sums of y · matrix, and what a delta adds to them ([N, out], None for nothing).
+
+    The inner product is computed beside the other one: it is as long, but has few outputs.
+    """
+    tile = _tile("summed", matrix, y)
+    if tile is None:
+        return _partials_by_library(y, matrix, delta, on)
+    ahead = following(then, on, AROUND_NORM)
+    if delta is not None and _by_factors(matrix, delta, on):
+        factors = folded(delta)
+        partials, low = multiply_beside(y, matrix, factors.inner, tile, ahead)
+        return partials, outer_product(low, factors.outer, mask(on))
+    matrix, detour = by_weights(matrix, delta, on)
+    return multiply(y, matrix, tile, detour=detour, out_dtype=torch.float32, following=ahead), None
+
+
+def _partials_by_library(
+    y: Tensor, matrix: Tensor, delta: Delta | None, on: Touched
+) -> tuple[Tensor, Tensor | None]:
+    if delta is None or on is None:
+        return torch.mm(y, by_weights(matrix, delta, on)[0]), None
+    factors = folded(delta)
+    return torch.mm(y, matrix), outer_product(_low(y, factors.inner), factors.outer, mask(on))
+
+
+def _detour(x: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> tuple[Tensor, Detour | None]:
     """Reads both matrices where they are small; else the delta's factors, the inner product first."""
-    if delta is None or on is None or matrix.nbytes <= SMALL_BYTES:
+    if delta is None or not _by_factors(matrix, delta, on):
         return by_weights(matrix, delta, on)
     factors = folded(delta)
-    tile = low_tile(x.shape[0])
-    low = multiply(x, factors.inner, tile, detour=Detour(on=mask(on)))
-    return matrix, Detour(low=low, outer=factors.outer)
+    return matrix, Detour(on=mask(on), low=_low(x, factors.inner), outer=factors.outer)
+
+
+def _low(x: Tensor, inner: Tensor) -> Tensor:
+    """x · inner [in, R] in sums [splits, N, R] float32."""
+    low = multiply(x, inner, low_tile(*x.shape[::-1]), out_dtype=torch.float32)
+    return low if low.dim() == 3 else low[None]
 
 
 def _by_library(x: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
-    if delta is None:
-        return torch.mm(x, matrix)
+    if delta is None or on is None:
+        return torch.mm(x, by_weights(matrix, delta, on)[0])
     factors = folded(delta)
-    if on is None:
-        return torch.mm(x, factors.merged)
     low = torch.mm(x, factors.inner) * mask(on)[:, None]
     return torch.addmm(torch.mm(x, matrix), low, factors.outer)

@@ -1,0 +1,227 @@
+"""Launches of products and deltas on tensors, with the shapes and strides that they rely on."""
+
+# Triton ships no types.
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from recguide.models.kernels.delta import spread
+from recguide.models.kernels.product import product
+from recguide.models.kernels.tensors import dependent, empty_rows, rows_held
+
+SHARED_BYTES = 216 * 1024
+"""Of the memory that a program's steps in flight may take; a multiprocessor has 227 KiB."""
+MOST_RANKS = 128
+"""Ranks that an outer product takes at a time."""
+RANK_STEP = 32
+"""Ranks that it takes at a time within another product, where registers are few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How one product is cut up.
+
+    Attributes:
+        outputs: matrix columns a program computes (of gates and of ups each); at least 64 fill a tensor core.
+        tokens: tokens a program computes, a power of two, at least 16.
+        depth: inputs that are multiplied at a time.
+        split: programs that share the inputs of one output; their sums are added by whoever reads them.
+        stages: steps whose data are in flight.
+        warps: groups of 32 threads a program has.
+    """
+
+    outputs: int
+    tokens: int
+    depth: int
+    split: int = 1
+    stages: int = 4
+    warps: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """What a product does for the tokens `on` [N] bool alone.
+
+    Either they take `merged` [in, out] instead of its matrix, or they get Σ low [splits, N, R] · outer
+    [R, out] on top.
+    """
+
+    on: Tensor
+    merged: Tensor | None = None
+    low: Tensor | None = None
+    outer: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What the next product reads first: `reach` inputs of every output of its matrix [in, out].
+
+    They are a multiple of 16 bytes. If the next product is split into `parts`, in steps of `depth` inputs,
+    that is so for each of them.
+    """
+
+    matrix: Tensor
+    reach: int
+    parts: int = 1
+    depth: int = 1
+
+
+def multiply(
+    x: Tensor,
+    matrix: Tensor,
+    tile: Tile,
+    *,
+    detour: Detour | None = None,
+    gated: bool = False,
+    out_dtype: torch.dtype | None = None,
+    following: Following | None = None,
+) -> Tensor:
+    """x [N, in] · matrix [in, out], which is stored by columns.
+
+    Returns [N, out], or [N, out / 2] if `gated` (SiLU of the first half times the second), in `out_dtype`
+    (x's if None); if the tile is split, the partial sums [split, N, out] in float32.
+    """
+    outputs = matrix.shape[1] // 2 if gated else matrix.shape[1]
+    tokens = x.shape[0]
+    if tile.split > 1:
+        y = x.new_empty(tile.split, tokens, outputs, dtype=torch.float32)
+    else:
+        y = empty_rows(x, tokens, outputs, out_dtype or x.dtype)
+    low = None if detour is None else detour.low
+    _launch(x, matrix, y, tile, gated=gated, detour=detour, low=low, following=following)
+    return y
+
+
+def multiply_beside(
+    x: Tensor, matrix: Tensor, inner: Tensor, tile: Tile, following: Following | None = None
+) -> tuple[Tensor, Tensor]:
+    """x · matrix [in, out] and, in programs beside, x · inner [in, R].
+
+    The first is what `multiply` returns, bit for bit, in float32; the second [split, N, R] in float32.
+    """
+    tokens = x.shape[0]
+    shape = (tile.split, tokens, matrix.shape[1]) if tile.split > 1 else (tokens, matrix.shape[1])
+    y = x.new_empty(shape, dtype=torch.float32)
+    low = x.new_empty(tile.split, tokens, inner.shape[1], dtype=torch.float32)
+    _launch(x, matrix, y, tile, inner=inner, low=low, following=following)
+    return y, low
+
+
+def outer_product(low: Tensor, outer: Tensor, on: Tensor) -> Tensor:
+    """Σ low [splits, N, R] · outer [R, out], which is stored by columns: [N, out] float32.
+
+    Tokens that are not `on` [N] get zeros. The sum is rounded to outer's precision before.
+    """
+    splits, tokens, ranks = low.shape
+    outputs = outer.shape[1]
+    y = low.new_empty(tokens, outputs)
+    if tokens == 0:
+        return y
+    width = max(16, min(64, triton.next_power_of_2(tokens)))
+    chunk = max(16, min(MOST_RANKS, triton.next_power_of_2(ranks)))
+    launch: Any = cast("Any", spread)[(triton.cdiv(tokens, width) * triton.cdiv(outputs, 64),)]
+    launch(
+        low,
+        outer.t(),
+        on.view(torch.uint8),
+        y,
+        tokens,
+        outputs,
+        ranks,
+        LOW_SPLIT=splits,
+        BO=64,
+        TOK=width,
+        RANKS=chunk,
+        CHUNKS=triton.cdiv(ranks, chunk),
+        num_warps=4,
+        **dependent(low),
+    )
+    return y
+
+
+def _launch(
+    x: Tensor,
+    matrix: Tensor,
+    y: Tensor,
+    tile: Tile,
+    *,
+    gated: bool = False,
+    detour: Detour | None = None,
+    inner: Tensor | None = None,
+    low: Tensor | None = None,
+    following: Following | None = None,
+) -> None:
+    x = x.contiguous()
+    tokens, inputs = x.shape
+    if tokens == 0:
+        return
+    outputs = y.shape[-1]
+    merged, outer = (None, None) if detour is None else (detour.merged, detour.outer)
+    ranks = 0 if low is None else low.shape[-1]
+    box = [tile.outputs, tile.depth]
+    blocks = triton.cdiv(tokens, tile.tokens)
+    columns = triton.cdiv(outputs, tile.outputs) + (0 if inner is None else triton.cdiv(ranks, tile.outputs))
+    ahead = Following(matrix, 0) if following is None else following
+    launch: Any = cast("Any", product)[(blocks * columns * tile.split,)]
+    launch(
+        _by_rows(x, [tile.tokens, tile.depth]),
+        _by_columns(matrix, box),
+        _by_columns(merged, box),
+        _by_columns(inner, box),
+        low,
+        _by_columns(outer, [tile.outputs, RANK_STEP]),
+        None if detour is None else detour.on.view(torch.uint8),
+        y,
+        None if following is None else ahead.matrix.t(),
+        tokens,
+        outputs,
+        inputs,
+        ranks,
+        tile.split,
+        ahead.matrix.shape[1],
+        ahead.matrix.shape[0],
+        ahead.parts,
+        ahead.depth,
+        ahead.reach,
+        BO=tile.outputs,
+        TOK=tile.tokens,
+        BK=tile.depth,
+        GATED=gated,
+        DUAL=merged is not None,
+        EXTRA=outer is not None,
+        BESIDE=inner is not None,
+        FETCH=following is not None and x.is_cuda,
+        LOW_SPLIT=1 if outer is None or low is None else low.shape[0],
+        RANKS=RANK_STEP,
+        STAGES=_stages(tile, 1 + gated, x),
+        DUAL_STAGES=_stages(tile, 2 * (1 + gated), x),
+        LANES=32 * tile.warps,
+        num_warps=tile.warps,
+        **dependent(x),
+    )
+
+
+def _stages(tile: Tile, blocks: int, x: Tensor) -> int:
+    """Steps in flight of so many blocks of matrices, as the memory allows."""
+    step_bytes = (blocks * tile.outputs + tile.tokens) * tile.depth * x.element_size()
+    return max(1, min(tile.stages, SHARED_BYTES // step_bytes))
+
+
+def _by_rows(x: Tensor, box: list[int]) -> TensorDescriptor:
+    """x [n, size], going on up to a whole box where its storage does."""
+    tokens, size = x.shape
+    rows = min(-(-tokens // box[0]) * box[0], rows_held(x))
+    # A single row may have any stride between rows.
+    return TensorDescriptor(x, [rows, size], [size, 1], box)
+
+
+def _by_columns(matrix: Tensor | None, box: list[int]) -> TensorDescriptor | None:
+    return None if matrix is None else TensorDescriptor.from_tensor(matrix.t(), box)
