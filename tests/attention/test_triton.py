@@ -100,6 +100,43 @@ def check(
     assert torch.equal(cache.keys[0], before.keys[0])
 
 
+def wide(cache, of=lambda x: x):
+    """A cache of the same elements in float32, values through `of`."""
+    copy = KVCache(
+        replace(cache.shape, dtype=torch.float32), cache.keys.shape[1] // cache.page_size, cache.page_size
+    )
+    copy.keys.copy_(cache.keys)
+    copy.values.copy_(of(cache.values))
+    return copy
+
+
+def expected_within(cache, batch, qkv, rotation, heads):
+    """[N, heads · dim] twice: the results from rotated and rounded queries and keys, and what may be off.
+
+    Rounding to a unit roundoff u moves each weight by its u-th part at most, so the mix of values by u times
+    the mix of their magnitudes; then the result is rounded. Half of that again is for the keys that rotation
+    in another order of operations rounds the other way.
+    """
+    kv_heads, dim = cache.shape.kv_heads, cache.shape.head_dim
+    wider = replace(rotation, cos=rotation.cos.float(), sin=rotation.sin.float())
+    if rotation.query_scale is not None:
+        wider = replace(wider, query_scale=rotation.query_scale.float())
+    turned = torch.cat(wider.split(qkv.float(), heads, kv_heads), 1).to(qkv.dtype).float()
+    still = Rotation(torch.ones_like(wider.cos), torch.zeros_like(wider.sin), None, dim // 2)
+    expected = ReferenceAttention(wide(cache)).plan(batch)(0, turned.clone(), still)
+    turned[:, heads + kv_heads :].abs_()
+    magnitude = ReferenceAttention(wide(cache, torch.abs)).plan(batch)(0, turned, still)
+    unit = torch.finfo(qkv.dtype).eps / 2
+    return expected, 1.5 * unit * (magnitude + expected.abs())
+
+
+def assert_within(out, expected, bound):
+    over = (out.float() - expected).abs() - bound
+    assert over.max() <= 0, (
+        f"{(over > 0).sum()} of {over.numel()} results are off by {over.max():.3g} too much"
+    )
+
+
 page_sizes = st.sampled_from((1, 3, 8, 16, 32))
 """Pages that blocks of SMALL do not divide, fit and are larger than."""
 
@@ -115,8 +152,15 @@ def test_equals_the_reference_in_float32(case, programs, exact, tuning):
 
 @settings(max_examples=10, deadline=None)
 @given(batches(prefix=70, length=12, page_sizes=page_sizes), st.integers(1, 6), st.booleans(), tunings)
-def test_equals_the_reference_in_float16(case, programs, exact, tuning):
-    check(*case, dtype=torch.float16, atol=1e-2, exact=exact, programs=programs, tuning=tuning)
+def test_float16_is_off_by_its_roundings_at_most(case, programs, exact, tuning):
+    rows, tables, page_size = case
+    cache = cache_of(pages_of(tables), page_size, dtype=torch.float16)
+    attention = TritonAttention(cache, 6, exact=exact, programs=programs, tuning=tuning)
+    batch = packed(attention, rows, tables, page_size)
+    qkv = projections(batch, 6, 2, dtype=torch.float16)
+    rotation = rotation_at(batch.positions, dtype=torch.float16)
+    within = expected_within(cache, batch, qkv, rotation, 6)
+    assert_within(attention.plan(batch)(0, qkv, rotation), *within)
 
 
 VERIFY = [
@@ -329,18 +373,6 @@ GPU_MIXES = {
 }
 
 
-def in_float32(cache, batch, qkv, rotation):
-    """The reference's results from the same elements, worked out in float32."""
-    shape = replace(cache.shape, dtype=torch.float32)
-    wide = KVCache(shape, cache.keys.shape[1] // cache.page_size, cache.page_size)
-    wide.keys.copy_(cache.keys)
-    wide.values.copy_(cache.values)
-    turned = replace(
-        rotation, cos=rotation.cos.float(), sin=rotation.sin.float(), query_scale=rotation.query_scale.float()
-    )
-    return ReferenceAttention(wide).plan(batch)(0, qkv.float(), turned)
-
-
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "page_size"),
@@ -358,10 +390,8 @@ class TestBfloat16:
         batch = packed(attention, rows, tables, page_size)
         qkv = projections(batch, heads, kv_heads, dim, torch.bfloat16)
         rotation = rotation_at(batch.positions, dim, torch.bfloat16)
-        expected = in_float32(cache, batch, qkv, rotation)
-        out = attention.plan(batch)(0, qkv, rotation).float()
-        torch.testing.assert_close(out, expected, rtol=0.02, atol=0.02)
-        assert (out - expected).abs().mean() < 0.002
+        within = expected_within(cache, batch, qkv, rotation, heads)
+        assert_within(attention.plan(batch)(0, qkv, rotation), *within)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(32, 8, 128), (9, 3, 64)])
@@ -424,6 +454,6 @@ class TestGraphs:
             batch = packed(attention, rows, tables, page_size)
             n = len(batch.tokens)
             cut = replace(turn, cos=turn.cos[:n], sin=turn.sin[:n], query_scale=turn.query_scale[:n])
-            expected = in_float32(cache, batch, given[:n], cut)
+            within = expected_within(cache, batch, given[:n], cut, heads)
             graph.replay()
-            torch.testing.assert_close(out[:n].float(), expected, rtol=0.02, atol=0.02)
+            assert_within(out[:n], *within)

@@ -22,3 +22,16 @@ def fetch(pointers, BYTES: tl.constexpr):
         is_pure=False,
         pack=1,
     )
+
+
+@triton.jit
+def touch(pointers):
+    """What the pointers lead to, and what lies beside it."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+        "=r,l",
+        [pointers.to(tl.uint64, bitcast=True)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from recguide.attention.kernels.fetch import touch
+
 
 @triton.jit
 def rotate_and_write(
@@ -38,14 +40,17 @@ def rotate_and_write(
     head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     pair = tl.arange(0, HALF)
     slot = tl.load(kv_slots_ptr + token).to(tl.int64)
+    angle = token * (2 * HALF) + HALF + pair
     if PDL:
+        touch(cos_ptr + angle)
+        touch(sin_ptr + angle)
         gdc_wait()
     low = (token.to(tl.int64) * (HEADS + 2 * KV_HEADS) + head)[:, None] * (2 * HALF) + pair[None]
     there = (head < HEADS + 2 * KV_HEADS)[:, None]
     first = tl.load(qkv_ptr + low, mask=there, other=0.0)
     second = tl.load(qkv_ptr + low + HALF, mask=there, other=0.0)
-    cos = tl.load(cos_ptr + token * (2 * HALF) + HALF + pair).to(tl.float32)[None]
-    sin = tl.load(sin_ptr + token * (2 * HALF) + HALF + pair).to(tl.float32)[None]
+    cos = tl.load(cos_ptr + angle).to(tl.float32)[None]
+    sin = tl.load(sin_ptr + angle).to(tl.float32)[None]
     x, y = first.to(tl.float32), second.to(tl.float32)
     turned_x = x * cos - y * sin
     turned_y = y * cos + x * sin
