@@ -46,7 +46,7 @@ class PaddedForwards:
         self._host, self._device = (torch.randint(0, 255, (size,), dtype=torch.uint8) for _ in range(2))
 
     def bucket(self, flat):
-        return self.buckets.of(flat.tokens, flat.use, len(flat.wanted_row))
+        return self.buckets.of(flat.tokens, flat.structure.use, flat.wanted)
 
     def inputs(self, bucket):
         room = self._room(bucket)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,16 +17,8 @@ from torch import Tensor
 
 from recguide.attention.columns import Arrays, Column, Columns
 from recguide.attention.recent import RecentWork
-from recguide.attention.work import (
-    FIELDS,
-    OWN,
-    SEEN,
-    TOKEN,
-    RowColumns,
-    Tiling,
-    items_cap,
-    work_list,
-)
+from recguide.attention.structure import Structure, structure_of
+from recguide.attention.work import FIELDS, OWN, SEEN, TOKEN, RowColumns, Tiling, items_cap, work_list
 from recguide.core import AdapterUse, PackedBatch, RecGuideError, Row
 
 Ints = NDArray[np.int32]
@@ -35,6 +26,7 @@ Tables = Sequence[Sequence[int] | Ints]
 
 FACTS = ("row", "request", "slot", "stem", "prefix")
 """What every token knows of its row: one matrix, each row of it one field of PackedBatch."""
+REQUEST, SLOT, STEM, PREFIX = range(1, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +43,10 @@ class BatchShape:
     tiling: Tiling | None = None
 
     def columns(self) -> dict[str, Column]:
-        """The arrays of a batch; block tables come last, so that a copy may leave out unused ones."""
+        """The arrays of a batch: first those that `fill_structure` writes, from "order" on all others.
+
+        Block tables come last, so that a copy may leave out unused ones.
+        """
         n, tiling = self.tokens, self.tiling
         items = 0 if tiling is None else items_cap(n, self.requests, tiling)
         return {
@@ -59,111 +54,54 @@ class BatchShape:
             "tokens": Column((n,)),
             "positions": Column((n,)),
             "kv_slots": Column((n,)),
-            "order": Column((0 if tiling is None else n, len((TOKEN, SEEN, OWN)))),
             "causal": Column((n,), np.bool_),
             "masked": Column((n,), np.bool_),
             "adapter_on": Column((n,), np.bool_),
             "wanted": Column((self.wanted,)),
+            "order": Column((0 if tiling is None else n, len((TOKEN, SEEN, OWN)))),
             "work": Column((items, FIELDS)),
             "block_tables": Column((self.requests, self.pages)),
         }
 
 
 class Flat:
-    """Rows as columns, and where their tokens go.
+    """Rows, how they lie in a batch, and where in their texts.
 
     Attributes:
         rows: as given.
-        packed: their numbers in packed order.
-        requests, starts, lengths, positions: [rows] int32, as given: request index, index of slot 0 among
-            the tokens, slots, and absolute position of slot 0.
-        causal: [rows] bool.
-        wanted_row, wanted_slot: [W], row number and slot of each wanted logit.
-        tokens, written, adapter_start: as in PackedBatch, without padding.
+        structure: how they lie.
+        starts: [rows] int32, absolute position of slot 0 of each, as given.
 
     Raises RecGuideError, naming the row, if they cannot run together.
     """
 
-    __slots__ = (
-        "_adapter",
-        "_masked",
-        "_prefixes",
-        "_stems",
-        "adapter_start",
-        "causal",
-        "lengths",
-        "packed",
-        "positions",
-        "requests",
-        "rows",
-        "starts",
-        "tokens",
-        "wanted_row",
-        "wanted_slot",
-        "written",
-    )
+    __slots__ = ("_prefixes", "_stems", "rows", "starts", "structure")
 
     def __init__(self, rows: Sequence[Row], tables: Tables, page_size: int) -> None:
-        _check(rows, tables, page_size)
-        facts = np.array(
-            [
-                (
-                    row.request,
-                    row.prefix,
-                    row.stem,
-                    row.causal,
-                    row.adapter,
-                    len(row.tokens),
-                    len(row.masked),
-                    len(row.wanted),
-                )
-                for row in rows
-            ],
-            np.int32,
-        ).T
         self.rows = rows
-        self.requests, self._prefixes, self._stems, causal, self._adapter = facts[:5]
-        self.lengths, masked, wanted = facts[5:]
-        self.positions = self._prefixes + self._stems
-        self.causal = causal > 0
-        # Causal rows write KV and lead; rows that the adapter touches trail.
-        self.packed = np.argsort(self._adapter - causal, kind="stable")
-        lengths = self.lengths[self.packed]
-        ends = lengths.cumsum(dtype=np.int32)
-        self.starts = np.empty_like(ends)
-        self.starts[self.packed] = ends - lengths
-        self.tokens = int(ends[-1])
-        self.written = int(self.lengths @ causal)
-        self.adapter_start = self.tokens - int(self.lengths @ self._adapter)
-        self._masked = self.starts.repeat(masked) + self._slots(
-            [row.masked for row in rows], masked, "has a mask slot"
+        self.structure = structure_of(rows)
+        _check(rows, self.structure, tables, page_size)
+        self._stems, self._prefixes = np.array(
+            [[row.stem for row in rows], [row.prefix for row in rows]], np.int32
         )
-        self.wanted_row = np.arange(len(rows)).repeat(wanted)
-        self.wanted_slot = self._slots([row.wanted for row in rows], wanted, "wants a slot")
-
-    def _slots(self, each: Sequence[Sequence[int]], counts: Ints, what: str) -> Ints:
-        """Slots of every row, one after another, none of which may lie outside its row."""
-        slots = np.fromiter(chain.from_iterable(each), np.int32, int(counts.sum()))
-        # As an unsigned number a negative one is too large as well.
-        inside = slots.view(np.uint32) < self.lengths.repeat(counts).view(np.uint32)
-        if not inside.all():
-            number = np.arange(len(each)).repeat(counts)[~inside][0]
-            raise RecGuideError(f"row {number}: {what} outside it")
-        return slots
+        self.starts = self._stems + self._prefixes
 
     @property
-    def use(self) -> AdapterUse:
-        if self.adapter_start == self.tokens:
-            return AdapterUse.NONE
-        return AdapterUse.ALL if self.adapter_start == 0 else AdapterUse.MIXED
+    def tokens(self) -> int:
+        return self.structure.tokens
+
+    @property
+    def wanted(self) -> int:
+        """Number of wanted logits."""
+        return len(self.structure.wanted)
 
     def shape(self, requests: int, pages: int, tiling: Tiling | None) -> BatchShape:
         """Room for these rows and no more."""
-        return BatchShape(self.tokens, len(self.wanted_row), requests, pages, tiling)
+        return BatchShape(self.tokens, self.wanted, requests, pages, tiling)
 
     @property
     def packed_rows(self) -> list[Row]:
-        return [self.rows[i] for i in self.packed.tolist()]
+        return [self.rows[i] for i in self.structure.packed.tolist()]
 
     def fill(
         self,
@@ -177,56 +115,60 @@ class Flat:
 
         `recent` spares most work lists of rows that come again.
         """
-        lengths = self.lengths[self.packed]
-        row = np.arange(len(lengths), dtype=np.int32).repeat(lengths)
-        given = self.packed[row]
-        request = self.requests[given]
-        slot = np.arange(self.tokens, dtype=np.int32) - self.starts[given]
-        self._fill_tokens(arrays, slot, self.positions[given])
-        self._fill_facts(arrays["facts"], row, request, slot, self._stems[given], self._prefixes[given])
-        self._fill_cache(arrays, tables, page_size, request)
-        self._fill_flags(arrays)
+        fill_structure(arrays, self.structure)
+        self.fill_in(arrays, tables, page_size, tiling, recent)
+
+    def fill_in(
+        self,
+        arrays: Arrays,
+        tables: Tables,
+        page_size: int,
+        tiling: Tiling | None = None,
+        recent: RecentWork | None = None,
+    ) -> None:
+        """Writes what `fill_structure` leaves out."""
+        n, lies, facts, positions = self.tokens, self.structure, arrays["facts"], arrays["positions"]
+        arrays["tokens"][:n] = list(chain.from_iterable([row.tokens for row in self.packed_rows]))
+        facts[STEM, :n] = self._stems[lies.row]
+        facts[PREFIX, :n] = self._prefixes[lies.row]
+        np.add(self.starts[lies.row], lies.facts[SLOT], out=positions[:n])
+        self._fill_cache(arrays, tables, page_size)
         self._fill_work(arrays, tiling, recent)
 
-    def _fill_tokens(self, arrays: Arrays, slot: Ints, start: Ints) -> None:
-        n, w = self.tokens, len(self.wanted_row)
-        tokens, positions, wanted = arrays["tokens"], arrays["positions"], arrays["wanted"]
-        tokens[:n] = np.fromiter(chain.from_iterable(row.tokens for row in self.packed_rows), np.int32, n)
-        np.add(start, slot, out=positions[:n])
-        wanted[:w] = self.starts[self.wanted_row] + self.wanted_slot
-        tokens[n:], positions[n:], wanted[w:] = 0, 0, 0
-
-    def _fill_facts(self, facts: NDArray[Any], *columns: Ints) -> None:
-        n = self.tokens
-        for fact, column in zip(facts, columns, strict=True):
-            fact[:n] = column
-        facts[:2, n:], facts[2:, n:] = -1, 0  # of no row and no request
-
-    def _fill_cache(self, arrays: Arrays, tables: Tables, page_size: int, request: Ints) -> None:
+    def _fill_cache(self, arrays: Arrays, tables: Tables, page_size: int) -> None:
         """Block tables, and where the causal tokens' KV goes."""
-        block_tables, kv_slots, written = arrays["block_tables"], arrays["kv_slots"], self.written
+        block_tables, written = arrays["block_tables"], self.structure.written
         for index, table in enumerate(tables):
             block_tables[index, : len(table)] = table
-        page, offset = np.divmod(arrays["positions"][:written], page_size)
-        kv_slots[:written] = block_tables[request[:written], page] * page_size + offset
-        kv_slots[written:] = -1
-
-    def _fill_flags(self, arrays: Arrays) -> None:
-        causal, touched, masked = arrays["causal"], arrays["adapter_on"], arrays["masked"]
-        causal[: self.written], causal[self.written :] = True, False
-        touched[: self.adapter_start], touched[self.adapter_start :] = False, True
-        touched[self.tokens :] = self.use is AdapterUse.ALL
-        masked[:] = False
-        masked[self._masked] = True
+        positions = arrays["positions"][:written]
+        page = positions // page_size
+        beyond = block_tables[self.structure.facts[REQUEST, :written], page] - page
+        np.add(beyond * page_size, positions, out=arrays["kv_slots"][:written])
 
     def _fill_work(self, arrays: Arrays, tiling: Tiling | None, recent: RecentWork | None) -> None:
         if tiling is None:
             return
-        columns = (self.requests, self._prefixes, self._stems, self.causal, self.lengths)
-        rows = RowColumns(*(column[self.packed] for column in columns))
+        lies = self.structure
+        prefixes, stems = self._prefixes[lies.packed], self._stems[lies.packed]
+        rows = RowColumns(lies.requests, prefixes, stems, lies.causal, lies.lengths)
         make = work_list if recent is None else recent.work_list
         arrays["order"][: self.tokens], work = make(rows, tiling)
         arrays["work"][: len(work)] = work
+
+
+def fill_structure(arrays: Arrays, lies: Structure) -> None:
+    """Writes all of a batch that its structure decides, padding included."""
+    n, w, facts = lies.tokens, len(lies.wanted), arrays["facts"]
+    facts[: len(lies.facts), :n] = lies.facts
+    facts[:SLOT, n:], facts[SLOT:, n:] = -1, 0  # of no row and no request
+    arrays["tokens"][n:], arrays["positions"][n:], arrays["kv_slots"][lies.written :] = 0, 0, -1
+    causal, touched, masked = arrays["causal"], arrays["adapter_on"], arrays["masked"]
+    causal[: lies.written], causal[lies.written :] = True, False
+    touched[: lies.adapter_start], touched[lies.adapter_start :] = False, True
+    touched[n:] = lies.use is AdapterUse.ALL
+    masked[:] = False
+    masked[lies.masked] = True
+    arrays["wanted"][:w], arrays["wanted"][w:] = lies.wanted, 0
 
 
 def pack(
@@ -266,7 +208,7 @@ def batch_of(
     row, request, slot, stem, prefix = tensors["facts"][:, : shape.tokens]
     return PackedBatch(
         rows=() if flat is None else tuple(flat.packed_rows),
-        row_starts=() if flat is None else tuple(flat.starts[flat.packed].tolist()),
+        row_starts=() if flat is None else flat.structure.row_starts,
         tokens=tensors["tokens"],
         positions=tensors["positions"],
         row=row,
@@ -277,10 +219,10 @@ def batch_of(
         causal=tensors["causal"],
         masked=tensors["masked"],
         adapter_on=tensors["adapter_on"],
-        use=use if flat is None else flat.use,
-        written=0 if flat is None else flat.written,
+        use=use if flat is None else flat.structure.use,
+        written=0 if flat is None else flat.structure.written,
         kv_slots=tensors["kv_slots"],
-        adapter_start=0 if flat is None else flat.adapter_start,
+        adapter_start=0 if flat is None else flat.structure.adapter_start,
         block_tables=tensors["block_tables"],
         wanted=tensors["wanted"],
         order=tensors["order"],
@@ -291,42 +233,34 @@ def batch_of(
 # --- what cannot run together -------------------------------------------------------------------------------
 
 
-def _check(rows: Sequence[Row], tables: Tables, page_size: int) -> None:
+def _check(rows: Sequence[Row], lies: Structure, tables: Tables, page_size: int) -> None:
     """Row by row in plain Python: most batches have few rows, and few operations find no fault."""
-    if not rows:
-        raise RecGuideError("batch: no rows to run")
-    prefixes: dict[int, int] = {}
-    stems: dict[int, int] = {}
-    for i, row in enumerate(rows):
-        request, needed = row.request, row.prefix
-        if not 0 <= request < len(tables) or not row.tokens or needed < 0 or row.stem < 0:
-            raise _fault(i, row, tables)
-        if row.causal:
-            if row.stem or row.adapter or row.masked:
-                raise _fault(i, row, tables)
-            if request in stems:
-                raise RecGuideError(f"row {i}: request {request} has two causal rows")
-            stems[request] = len(row.tokens)
-            needed += len(row.tokens)
-        if prefixes.setdefault(request, row.prefix) != row.prefix:
-            raise RecGuideError(f"row {i}: request {request} has rows with different prefixes")
-        if needed > len(tables[request]) * page_size:
-            held = len(tables[request]) * page_size
-            raise RecGuideError(f"row {i}: needs {needed} cached tokens, its pages hold {held}")
-    for i, row in enumerate(rows):
-        if row.stem > stems.get(row.request, 0):
-            length = stems.get(row.request, 0)
-            raise RecGuideError(f"row {i}: stem {row.stem} exceeds its causal row's {length} tokens")
+    held = [len(table) * page_size for table in tables]
+    for row, (first, cached, stem) in zip(rows, lies.bounds, strict=True):
+        prefix, request = row.prefix, row.request
+        if (
+            request >= len(held)
+            or not 0 <= prefix <= held[request] - cached
+            or prefix != rows[first].prefix
+            or not 0 <= row.stem <= stem
+        ):
+            raise _fault(rows, lies, held)
 
 
-def _fault(i: int, row: Row, tables: Tables) -> RecGuideError:
-    """What is wrong with a row by itself."""
-    faults = (
-        (not 0 <= row.request < len(tables), f"request {row.request} has no block table"),
-        (not row.tokens, "has no tokens"),
-        (row.prefix < 0 or row.stem < 0, "has a negative prefix or stem"),
-        (row.causal and row.stem > 0, "is causal and has a stem"),
-        (row.causal and row.adapter, "is causal and asks for the adapter"),
-        (row.causal and len(row.masked) > 0, "is causal and has mask slots"),
-    )
-    return RecGuideError(f"row {i}: {next(message for bad, message in faults if bad)}")
+def _fault(rows: Sequence[Row], lies: Structure, held: Sequence[int]) -> RecGuideError:
+    """What is wrong with the first row that cannot stand where it does."""
+    for i, (row, (first, cached, stem)) in enumerate(zip(rows, lies.bounds, strict=True)):
+        request, needed = row.request, row.prefix + cached
+        room = held[request] if request < len(held) else 0
+        faults = (
+            (request >= len(held), f"request {request} has no block table"),
+            (row.prefix < 0 or row.stem < 0, "has a negative prefix or stem"),
+            (row.causal and row.stem > 0, "is causal and has a stem"),
+            (row.prefix != rows[first].prefix, f"request {request} has rows with different prefixes"),
+            (needed > room, f"needs {needed} cached tokens, its pages hold {room}"),
+            (row.stem > stem, f"stem {row.stem} exceeds its causal row's {stem} tokens"),
+        )
+        for bad, message in faults:
+            if bad:
+                return RecGuideError(f"row {i}: {message}")
+    raise AssertionError("called for rows that cannot run together")

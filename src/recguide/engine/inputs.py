@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recguide.attention.columns import Column, Columns
-from recguide.attention.packing import BatchShape, Flat, Tables, batch_of
+from recguide.attention.packing import BatchShape, Flat, Tables, batch_of, fill_structure
 from recguide.attention.recent import RecentWork
+from recguide.attention.structure import KEPT, Structure
 from recguide.core import AdapterUse, PackedBatch
 from recguide.engine.request import Sampling
 from recguide.speculation.slots import INERT, SlotTable
@@ -31,8 +32,8 @@ class Room:
     def columns(self) -> Columns:
         return Columns(
             {
-                "slots": Column((SlotTable.words(self.batch.wanted),)),
                 "settle": Column((self.settle.words,)),
+                "slots": Column((SlotTable.words(self.batch.wanted),)),
                 **self.batch.columns(),
             }
         )
@@ -54,20 +55,22 @@ class _HostSlots:
         table = SlotTable.over(words, slots)
         return _HostSlots(*(getattr(table, column.name).numpy() for column in fields(_HostSlots)))
 
-    def fill(self, flat: Flat, sampling: Sequence[Sampling]) -> None:
-        """Writes the wanted slots of all rows, then padding, which its position alone marks."""
-        row, slot = flat.wanted_row, flat.wanted_slot
-        used, causal = len(row), flat.causal[row]
-        self.start[:used] = flat.positions[row]
-        self.slot[:used] = slot
-        # Logits at slot i predict token i in a draft row, token i + 1 in a causal one.
-        self.position[:used] = self.start[:used] + slot + causal
+    def fill_structure(self, lies: Structure) -> None:
+        """Writes what the structure of a batch decides, padding included, which its position alone marks."""
+        used = len(lies.wanted)
+        self.slot[:used] = lies.wanted_slot
+        self.draft[:used] = lies.wanted_draft
         self.position[used:] = INERT
-        np.logical_not(causal, out=self.draft[:used])
-        request = flat.requests[row]
+
+    def fill_in(self, flat: Flat, sampling: Sequence[Sampling]) -> None:
+        """Writes the rest; `sampling` has an entry for each request."""
+        lies, used = flat.structure, flat.wanted
+        start = self.start[:used]
+        start[:] = flat.starts[lies.wanted_row]
+        np.add(start, lies.wanted_ahead, out=self.position[:used])
         seeds, temperatures = zip(*sampling, strict=True)
-        self.seed[:used] = np.array(seeds, np.int64)[request]
-        self.temperature[:used] = np.array(temperatures, np.float32)[request]
+        self.seed[:used] = np.array(seeds, np.int64)[lies.wanted_request]
+        self.temperature[:used] = np.array(temperatures, np.float32)[lies.wanted_request]
 
 
 class Inputs:
@@ -86,6 +89,8 @@ class Inputs:
     ) -> None:
         self.room = room
         self._arrays = columns.arrays(host.numpy())
+        self._of_structure = host.numpy()[columns.starts["slots"] : columns.starts["order"]]
+        self._images: dict[Structure, NDArray[np.uint8]] = {}
         self._tables_at = columns.starts["block_tables"]
         self._host, self._device = host, device
         self._filled = 0
@@ -135,8 +140,9 @@ class Inputs:
         `sampling` has an entry for each request, `judged` the blocks to settle.
         """
         arrays, batch = self._arrays, self.room.batch
-        flat.fill(arrays, tables, page_size, batch.tiling, recent)
-        self._slots.fill(flat, sampling)
+        self._fill_structure(flat.structure)
+        flat.fill_in(arrays, tables, page_size, batch.tiling, recent)
+        self._slots.fill_in(flat, sampling)
         self.room.settle.fill(arrays["settle"], judged)
         self._filled = self._tables_at + 4 * len(tables) * batch.pages
 
@@ -149,3 +155,16 @@ class Inputs:
         size = self._filled
         if self._device is not self._host:
             self._device[:size].copy_(self._host[:size], non_blocking=True)
+
+    def _fill_structure(self, lies: Structure) -> None:
+        """Writes what the structure decides, as bytes if it did so before."""
+        image = self._images.get(lies)
+        if image is not None:
+            self._of_structure[:] = image
+            return
+        fill_structure(self._arrays, lies)
+        self._slots.fill_structure(lies)
+        if lies.is_kept:
+            if len(self._images) == KEPT:
+                self._images.clear()
+            self._images[lies] = self._of_structure.copy()

@@ -65,7 +65,7 @@ class Replays:
 
     def bucket(self, flat: Flat) -> Bucket | None:
         """The bucket of these rows; None if they are too many."""
-        return self.buckets.of(flat.tokens, flat.use, len(flat.wanted_row))
+        return self.buckets.of(flat.tokens, flat.structure.use, flat.wanted)
 
     def inputs(self, bucket: Bucket) -> Inputs:
         """Where a bucket's next forward is filled in.

@@ -62,7 +62,7 @@ def inputs_alone(
     """Inputs for one forward of its own size."""
     batch = BatchShape(
         tokens=flat.tokens,
-        wanted=max(1, len(flat.wanted_row)),
+        wanted=max(1, flat.wanted),
         requests=len(tables),
         pages=max(map(len, tables)),
         tiling=attention.tiling(flat.tokens),

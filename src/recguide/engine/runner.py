@@ -260,7 +260,7 @@ def _noted(ready: Ready) -> Forward:
         phases=Counter(scheduled.layout.phase for scheduled in plan),
         by_host=ready.docket.places.count(BY_HOST),
         query_tokens=ready.flat.tokens,
-        wanted=len(ready.flat.wanted_row),
+        wanted=ready.flat.wanted,
         prefix_tokens=sum(scheduled.layout.rows[0].prefix for scheduled in plan),
         input=None if ready.bucket is None else ready.inputs.saved(),
     )

@@ -1,0 +1,180 @@
+"""How rows lie in a batch: all that depends on neither their tokens nor their positions.
+
+From one forward to the next texts grow, but the same few structures come again, so they are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recguide.core import AdapterUse, RecGuideError, Row
+
+Ints = NDArray[np.int32]
+Index = NDArray[np.intp]
+
+KEPT = 256
+"""Structures that are kept."""
+
+KEPT_TOKENS = 512
+"""Structures of more tokens are not: so many rows hardly ever lie the same way twice."""
+
+_Form = tuple[int, bool, bool, int, tuple[int, ...], tuple[int, ...]]
+"""Of a row: request, causal, adapter, number of tokens, mask slots, wanted slots."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Structure:
+    """Where rows and their tokens lie. The arrays are shared: they are for reading.
+
+    `R` rows, `N` tokens, `W` wanted logits.
+
+    Attributes:
+        packed: [R], rows in packed order: their numbers as given, which `row` and `wanted_row` are too.
+        row_starts, requests, causal, lengths: [R], in packed order; the first is where a row begins.
+        bounds: [R], as given; a row's request's first row, the tokens that it caches, its longest stem.
+        row: [N], row of each token.
+        facts: [3, N], of each token the place of its row in packed order, its request, and its slot.
+        masked: tokens in mask slots.
+        wanted, wanted_row, wanted_slot, wanted_request: [W], token, row, slot and request of each logit.
+        wanted_draft: [W], whether the row is a draft row.
+        wanted_ahead: [W], how far behind the position of its row's slot 0 the token lies that it predicts.
+        written, adapter_start: as in PackedBatch, without padding.
+    """
+
+    packed: Index
+    row_starts: tuple[int, ...]
+    requests: Ints
+    causal: NDArray[np.bool_]
+    lengths: Ints
+    bounds: tuple[tuple[int, int, int], ...]
+    row: Index
+    facts: Ints
+    masked: Ints
+    wanted: Ints
+    wanted_row: Index
+    wanted_slot: Ints
+    wanted_request: Ints
+    wanted_draft: NDArray[np.bool_]
+    wanted_ahead: Ints
+    tokens: int
+    written: int
+    adapter_start: int
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it may come again."""
+        return self.tokens <= KEPT_TOKENS
+
+    @property
+    def use(self) -> AdapterUse:
+        if self.adapter_start == self.tokens:
+            return AdapterUse.NONE
+        return AdapterUse.ALL if self.adapter_start == 0 else AdapterUse.MIXED
+
+
+def structure_of(rows: Sequence[Row]) -> Structure:
+    """How these rows lie in a batch.
+
+    Raises RecGuideError, naming the row, if they cannot lie in one, wherever they stand.
+    """
+    forms = tuple(
+        [
+            (row.request, row.causal, row.adapter, len(row.tokens), row.masked, tuple(row.wanted))
+            for row in rows
+        ]
+    )
+    few = sum([form[3] for form in forms]) <= KEPT_TOKENS
+    return _kept(forms) if few else _structure(forms)
+
+
+def _structure(forms: tuple[_Form, ...]) -> Structure:
+    bounds = _bounds(forms)
+    requests, causal, adapter, lengths, masked, wanted = zip(*forms, strict=True)
+    length = np.array(lengths, np.int32)
+    writes, touched = np.array(causal, np.bool_), np.array(adapter, np.bool_)
+    # Causal rows write KV and lead; rows that the adapter touches trail.
+    packed = np.argsort(touched.astype(np.int8) - writes, kind="stable")
+    packed_lengths = length[packed]
+    ends = packed_lengths.cumsum(dtype=np.int32)
+    starts = np.empty_like(ends)
+    starts[packed] = ends - packed_lengths
+    tokens = int(ends[-1])
+    place = np.arange(len(forms), dtype=np.int32).repeat(packed_lengths)
+    row = packed[place]
+    request = np.array(requests, np.int32)
+    masked_row, masked_slot = _slots(masked, length, "has a mask slot")
+    wanted_row, wanted_slot = _slots(wanted, length, "wants a slot")
+    return Structure(
+        packed=packed,
+        row_starts=tuple((ends - packed_lengths).tolist()),
+        requests=request[packed],
+        causal=writes[packed],
+        lengths=packed_lengths,
+        bounds=bounds,
+        row=row,
+        facts=np.stack([place, request[row], np.arange(tokens, dtype=np.int32) - starts[row]]),
+        masked=starts[masked_row] + masked_slot,
+        wanted=starts[wanted_row] + wanted_slot,
+        wanted_row=wanted_row,
+        wanted_slot=wanted_slot,
+        wanted_request=request[wanted_row],
+        wanted_draft=~writes[wanted_row],
+        # Logits at slot i predict token i in a draft row, token i + 1 in a causal one.
+        wanted_ahead=wanted_slot + writes[wanted_row],
+        tokens=tokens,
+        written=int(length @ writes),
+        adapter_start=tokens - int(length @ touched),
+    )
+
+
+_kept = lru_cache(KEPT)(_structure)
+
+
+def _slots(each: Sequence[Sequence[int]], lengths: Ints, what: str) -> tuple[Index, Ints]:
+    """Row and slot of all of these, one after another; none may lie outside its row."""
+    row = np.arange(len(each)).repeat([len(slots) for slots in each])
+    slots = np.fromiter(chain.from_iterable(each), np.int32, len(row))
+    # As an unsigned number a negative one is too large as well.
+    inside = slots.view(np.uint32) < lengths[row].view(np.uint32)
+    if not inside.all():
+        raise RecGuideError(f"row {row[~inside][0]}: {what} outside it")
+    return row, slots
+
+
+def _bounds(forms: Sequence[_Form]) -> tuple[tuple[int, int, int], ...]:
+    """The rows' bounds, if nothing is wrong with the rows."""
+    if not forms:
+        raise RecGuideError("batch: no rows to run")
+    first: dict[int, int] = {}
+    stems: dict[int, int] = {}
+    for i, (request, causal, adapter, length, masked, _) in enumerate(forms):
+        if request < 0 or not length or (causal and (adapter or masked or request in stems)):
+            raise _fault(i, forms)
+        first.setdefault(request, i)
+        if causal:
+            stems[request] = length
+    return tuple(
+        [
+            (first[request], length if causal else 0, 0 if causal else stems.get(request, 0))
+            for request, causal, _, length, _, _ in forms
+        ]
+    )
+
+
+def _fault(i: int, forms: Sequence[_Form]) -> RecGuideError:
+    """What is wrong with a row by itself, or beside those before it."""
+    request, _, adapter, length, masked, _ = forms[i]
+    faults = (
+        (request < 0, f"request {request} has no block table"),
+        (not length, "has no tokens"),
+        (adapter, "is causal and asks for the adapter"),
+        (len(masked) > 0, "is causal and has mask slots"),
+        (True, f"request {request} has two causal rows"),
+    )
+    return RecGuideError(f"row {i}: {next(message for bad, message in faults if bad)}")
