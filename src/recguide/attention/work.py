@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,8 @@ SNAP = 16
 """A tile is not split to even out less than 1 / SNAP of a program's load."""
 START = 2
 """What it costs to begin a tile, in blocks."""
+FEW_TILES = 10
+"""Tiles of one request up to which plain Python is faster than NumPy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,8 @@ def work_list(rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
     Returns `order` [N, 3], tokens grouped by request, each request's in packed order, and the work list
     [at most `items_cap`, FIELDS].
     """
-    order, tiles = _tiles(rows, tiling)
+    one = rows.length.sum() <= FEW_TILES * tiling.tokens and (rows.request == rows.request[0]).all()
+    order, tiles = _tiles_of_one(rows, tiling) if one else _tiles(rows, tiling)
     blocks = tiles.blocks.repeat(tiling.kv_heads)
     programs = tiling.programs
     while True:
@@ -139,6 +143,49 @@ class _Tiles:
 
     items: Ints
     blocks: Ints
+
+
+def _tiles_of_one(rows: RowColumns, tiling: Tiling) -> tuple[Ints, _Tiles]:
+    """As `_tiles`, for few rows of one request, in plain Python."""
+    prefix = int(rows.prefix[0])
+    stems, causal, lengths = rows.stem.tolist(), rows.causal.tolist(), rows.length.tolist()
+    order = np.empty((sum(lengths), 3), np.int32)
+    order[:, TOKEN] = np.arange(len(order))
+    spans: list[tuple[int, int, bool, int]] = []
+    at = 0
+    for row, (stem, writes, length) in enumerate(zip(stems, causal, lengths, strict=True)):
+        mine = order[at : at + length]
+        mine[:, SEEN] = np.arange(prefix + 1, prefix + 1 + length) if writes else prefix + stem
+        mine[:, OWN] = -1 if writes else row
+        spans.append((at, at + length, writes, prefix + (1 - at if writes else stem)))
+        at += length
+    request = int(rows.request[0])
+    tiles = [
+        _tile_of_one(spans, query, min(query + tiling.tokens, at), request)
+        for query in range(0, at, tiling.tokens)
+    ]
+    blocks = [
+        -(-tile[CACHED] // tiling.keys) - (tile[DRAFT] - tile[DRAFT_END]) // tiling.keys for tile in tiles
+    ]
+    items = np.zeros((len(tiles), FIELDS), np.int32)
+    items[:, : OPEN + 1] = tiles
+    return order, _Tiles(items, np.array(blocks, np.int32))
+
+
+def _tile_of_one(spans: list[tuple[int, int, bool, int]], query: int, end: int, request: int) -> list[int]:
+    """An item's fields up to OPEN for tokens query..end.
+
+    `spans`: where each row begins and ends, whether it is causal, and what a token sees: this, plus its index
+    if it is.
+    """
+    cached, open_keys, draft, draft_end = 0, 1 << 30, end, 0
+    for first, last, causal, seen in spans:
+        if first < end and last > query:
+            low, high = (seen + max(first, query), seen + min(last, end) - 1) if causal else (seen, seen)
+            cached, open_keys = max(cached, high), min(open_keys, low)
+            if not causal:
+                draft, draft_end = min(draft, first), max(draft_end, last)
+    return [query, end - query, 0, request, cached, draft if draft_end else 0, draft_end, open_keys]
 
 
 def _tiles(packed: RowColumns, tiling: Tiling) -> tuple[Ints, _Tiles]:
@@ -212,41 +259,45 @@ def _changes(ordered: Ints) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Tiles of all heads, laid end to end block by block, and cut.
+    """Tiles of all heads, cut.
 
     Attributes:
-        begins: block at which each tile begins.
-        bounds: [items + 1], where items begin, and the end of the last.
-        first: [programs + 1], first item of each program, and the number of items.
+        tile: [items], tile of each.
+        begin, end: [items], blocks of the tile.
+        parts: [tiles], items of each.
+        first: [programs + 1], first item of each program, and the number of items; None if every program but
+            the last ones has one.
     """
 
-    begins: Ints
-    bounds: Ints
-    first: Ints
+    tile: NDArray[np.intp]
+    begin: Ints
+    end: Ints
+    parts: Ints
+    first: Ints | None
 
 
 def _cut(blocks: Ints, tiling: Tiling, programs: int) -> _Cut:
     """Cuts tiles of `blocks` [tiles] into items for some of the tiling's programs."""
     total = int(blocks.sum())
-    most = max(tiling.grain, int(np.ceil(STREAM_MARGIN * total / programs)))
+    most = max(tiling.grain, ceil(STREAM_MARGIN * total / programs))
     pieces = -(-blocks // most)
-    begins = _before(blocks)
     if int(pieces.sum()) <= programs:
-        bounds, first = _even(blocks, begins, pieces, total)
-    else:
-        bounds, first = _stream(blocks, begins, total, programs, tiling.grain)
+        return _even(blocks, pieces)
+    begins = _before(blocks)
+    bounds, first = _stream(blocks, begins, total, programs, tiling.grain)
     idle = np.full(tiling.programs + 1 - len(first), len(bounds) - 1, np.int32)
-    return _Cut(begins, bounds, np.concatenate((first, idle)))
+    tile = np.searchsorted(begins, bounds[:-1], side="right") - 1
+    begin, end = bounds[:-1] - begins[tile], bounds[1:] - begins[tile]
+    parts = np.bincount(tile).astype(np.int32)
+    return _Cut(tile, begin, end, parts, np.concatenate((first, idle)))
 
 
-def _even(blocks: Ints, begins: Ints, pieces: Ints, total: int) -> tuple[Ints, Ints]:
+def _even(blocks: Ints, pieces: Ints) -> _Cut:
     """Each tile in equal pieces, a program for each piece."""
-    first = np.arange(int(pieces.sum()) + 1, dtype=np.int32)
-    nth = first[:-1] - _before(pieces).repeat(pieces)
-    bounds = np.empty_like(first)
-    bounds[:-1] = begins.repeat(pieces) + nth * blocks.repeat(pieces) // pieces.repeat(pieces)
-    bounds[-1] = total
-    return bounds, first
+    tile = np.arange(len(blocks)).repeat(pieces)
+    size, count = blocks[tile], pieces[tile]
+    nth = np.arange(len(tile), dtype=np.int32) - _before(pieces)[tile]
+    return _Cut(tile, nth * size // count, (nth + 1) * size // count, pieces, None)
 
 
 def _stream(blocks: Ints, begins: Ints, total: int, programs: int, grain: int) -> tuple[Ints, Ints]:
@@ -270,47 +321,51 @@ def _stream(blocks: Ints, begins: Ints, total: int, programs: int, grain: int) -
 
 def _listed(cut: _Cut, tiles: _Tiles, tiling: Tiling) -> Ints | None:
     """The work list; None if the results of split tiles exceed the workspace."""
-    tile = np.searchsorted(cut.begins, cut.bounds[:-1], side="right") - 1  # of all heads
-    one_head = tile // tiling.kv_heads
+    one_head = cut.tile // tiling.kv_heads
     items = tiles.items.take(one_head, 0)
-    items[:, HEAD] = tile - one_head * tiling.kv_heads
-    begin = cut.bounds[:-1] - cut.begins[tile]
-    items[:, BEGIN], items[:, END] = begin, begin + np.diff(cut.bounds)
-    split = _share(items, tile, tiling)
+    items[:, HEAD] = cut.tile - one_head * tiling.kv_heads
+    items[:, BEGIN], items[:, END] = cut.begin, cut.end
+    split = _share(items, cut, tiling)
     if split is None:
         return None
-    row, rows = _placed(cut.first, tiling.programs)
-    items[:-1, NEXT] = np.where(row[1:] > tiling.programs, row[1:], 0)
-    work = np.zeros((rows, FIELDS), np.int32)
-    work[row] = items
+    if cut.first is None:
+        row = np.arange(len(items), dtype=np.int32)
+        work = np.zeros((tiling.programs + 1, FIELDS), np.int32)
+        work[: len(items)] = items
+    else:
+        row, rows = _placed(cut.first, tiling.programs)
+        items[:-1, NEXT] = np.where(row[1:] > tiling.programs, row[1:], 0)
+        work = np.zeros((rows, FIELDS), np.int32)
+        work[row] = items
     if len(split):
         work[: len(split), MERGE] = row[split]
-        work[tiling.programs, [MERGES, MERGE_MOST]] = len(split), items[split, TOKENS].max()
+        work[tiling.programs, MERGES] = len(split)
+        work[tiling.programs, MERGE_MOST] = items[split, TOKENS].max()
     return work
 
 
-def _share(items: Ints, tile: NDArray[np.intp], tiling: Tiling) -> NDArray[np.intp] | None:
+def _share(items: Ints, cut: _Cut, tiling: Tiling) -> NDArray[np.intp] | None:
     """Gives the items of split tiles room in the workspace, if there is enough.
 
     Returns the first item of each split tile.
     """
-    parts = np.bincount(tile)
-    if len(parts) == len(tile):
+    first = _before(cut.parts)
+    if len(cut.parts) == len(items):
         items[:, PARTIAL] = -1
-        return tile[:0]
-    begin = items[:, BEGIN]
-    results = np.where(begin > 0, items[:, END] - begin, 1) if tiling.exact else np.ones_like(begin)
-    results *= parts[tile] > 1
-    rows = results * items[:, TOKENS] * tiling.share
-    partial = _before(rows)
-    if partial[-1] + rows[-1] > tiling.partial_rows:
+        return first[:0].astype(np.intp)
+    parts = cut.parts[cut.tile]
+    split = parts > 1
+    results = split * (np.where(cut.begin > 0, cut.end - cut.begin, 1) if tiling.exact else np.int32(1))
+    ends = (results * items[:, TOKENS] * tiling.share).cumsum()
+    if ends[-1] > tiling.partial_rows:
         return None
-    first = (begin == 0).nonzero()[0]
-    items[:, PARTIAL] = np.where(results, partial, -1)
-    items[:, PARTS] = parts[tile]
-    items[:, HOME] = partial[first][tile]
-    items[:, RESULTS] = np.add.reduceat(results, first)[tile]
-    return first[parts > 1]
+    partial = np.zeros_like(ends)
+    partial[1:] = ends[:-1]
+    items[:, PARTIAL] = np.where(split, partial, -1)
+    items[:, HOME] = partial[first][cut.tile]
+    items[:, RESULTS] = np.add.reduceat(results, first)[cut.tile] if tiling.exact else parts
+    items[:, PARTS] = parts
+    return first[cut.parts > 1].astype(np.intp)
 
 
 def _placed(first: Ints, programs: int) -> tuple[Ints, int]:
