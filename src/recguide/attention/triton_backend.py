@@ -36,6 +36,8 @@ _rotate, _attend, _merge = (cast("Any", kernel) for kernel in (rotate_kernel, at
 
 FEW_ROWS = 16
 """Fewest rows that a matrix product takes."""
+BLOCK = 64
+"""Rows that the memory of results is a multiple of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,8 @@ class TritonAttention:
         def attend(layer: int, qkv: Tensor, rotation: Turn) -> Tensor:
             keys, values = self._layers[layer]
             self._turn(batch, qkv, rotation, keys, values, launched)
-            out = qkv.new_empty(tokens, self._heads * shape.head_dim)
+            # The product that reads it takes blocks of rows, and is slow where they end past the memory.
+            out = qkv.new_empty(-(-tokens // BLOCK) * BLOCK, self._heads * shape.head_dim)[:tokens]
             _attend[(programs,)](
                 qkv, keys, values, out, self._mix, self._peak, self._total, self._arrived,
                 batch.work, batch.order, batch.block_tables, batch.block_tables.stride(0),

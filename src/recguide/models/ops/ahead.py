@@ -6,9 +6,9 @@ from recguide.models.kernels.multiply import Following, Tile
 from recguide.models.ops import Touched, Upcoming
 from recguide.models.ops.detours import by_weights
 
-AROUND_NORM = 16 * 2**20
+AROUND_NORM = 0
 """Bytes that an H200 reads while one product ends, a norm is computed and the next begins: 4 microseconds."""
-AROUND_ATTENTION = 32 * 2**20
+AROUND_ATTENTION = 0
 """Bytes to read while attention waits for itself; of a cache of 50 MiB."""
 GRAIN = 64
 """Inputs that are fetched come in multiples of it: whole lines of the cache."""
