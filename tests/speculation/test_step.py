@@ -11,6 +11,7 @@ from recguide.core import RecGuideError
 from recguide.speculation.picks import Picks
 from recguide.speculation.rows import Branch, BranchKind
 from recguide.speculation.step import (
+    VERDICT,
     Judged,
     SettleShape,
     SettleTable,
@@ -79,19 +80,14 @@ def laid_out(cases, before):
 
 def check(cases, output):
     for at, case in enumerate(cases):
-        emitted = int(output.emitted[at])
         tokens, accepted, stopped, capped, covered, reused = expected(case)
-        assert output.emitted_tokens[at, :emitted].tolist() == tokens
-        assert output.acceptance[at] == accepted
+        said = output.verdicts[at].tolist()
+        assert said[:VERDICT] == [accepted, len(tokens), stopped, covered, reused]
+        assert said[VERDICT : VERDICT + len(tokens)] == tokens
+        assert (len(tokens) == case["cap"]) == capped
         assert output.stopped[at] == stopped
-        assert (emitted == case["cap"]) == capped
-        assert (output.covered[at], output.reused[at]) == (covered, reused)
-    rest = slice(len(cases), None)
-    assert not output.acceptance[rest].any()
-    assert not output.emitted[rest].any()
-    assert not output.stopped[rest].any()
-    assert (output.covered[rest] == -1).all()
-    assert (output.reused[rest] == -1).all()
+    for inert in output.verdicts[len(cases) :, :VERDICT].tolist():
+        assert inert == [0, 0, 0, -1, -1]
 
 
 @SETTLERS
@@ -102,10 +98,12 @@ def test_a_step_is_settled_by_the_rules(settler):
         judged, tokens = laid_out(cases, before)
         picks, output = run(settler, judged, tokens)
         check(cases, output)
-        for name in ("tokens", "candidates", "bad"):
-            assert getattr(output, name).tolist() == getattr(picks, name).tolist()
-        for name in REALS:
-            assert np.array_equal(getattr(output, name), getattr(picks, name).numpy())
+        for name, found in zip(("tokens", "candidates", "bad"), output.integers, strict=True):
+            assert found.tolist() == getattr(picks, name).tolist()
+        for name, found in zip(REALS, output.reals, strict=True):
+            assert np.array_equal(found, getattr(picks, name).numpy())
+        assert output.tokens.tolist() == picks.tokens.tolist()
+        assert output.bad.tolist() == picks.bad.tolist()
 
     follows()
 
@@ -121,19 +119,17 @@ def test_every_place_of_a_stop_and_the_cap_in_a_full_block(settler):
         _, output = run(settler, judged, range(11, 19), shape)
         for at, (stop, cap) in enumerate(some):
             first = stop - 10
-            assert output.acceptance[at] == 8
-            assert output.emitted[at] == min(first, cap, 8)
-            assert output.stopped[at] == (first <= min(cap, 8))
-            assert output.covered[at] == 1
-            assert output.reused[at] == (1 if first > 8 and cap > 8 else -1)
+            reused = 1 if first > 8 and cap > 8 else -1
+            said = output.verdicts[at, :VERDICT].tolist()
+            assert said == [8, min(first, cap, 8), first <= min(cap, 8), 1, reused]
 
 
 @SETTLERS
 def test_a_step_without_branches_and_more_slots_than_one_program_packs(settler):
     shape = SettleShape(requests=2, block=1, stops=1, branches=0)
     picks, output = run(settler, [Judged((4,), 511, 9, False, ())], [*range(511), 77], shape)
-    assert (output.acceptance[0], output.emitted[0], output.emitted_tokens[0, 0]) == (1, 1, 77)
-    assert np.array_equal(output.logprobs, picks.logprobs.numpy())
+    assert output.verdicts[0].tolist() == [1, 1, 0, -1, -1, 77]
+    assert np.array_equal(output.reals[-1], picks.logprobs.numpy())
     assert output.tokens.tolist() == picks.tokens.tolist()
 
 

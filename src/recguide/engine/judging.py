@@ -17,7 +17,7 @@ from recguide.engine.rounds import Answers, Settled, Verdict, decided, settle_on
 from recguide.engine.scheduler import Scheduled
 from recguide.speculation.noise import LuckyTokens
 from recguide.speculation.picks import logprobs
-from recguide.speculation.step import StepOutput
+from recguide.speculation.step import VERDICT, StepOutput
 
 Decision = Verdict | UnpickableLogits
 """A verdict, or why there is none."""
@@ -92,15 +92,14 @@ class _Said:
     """What the device said, in lists: they are read many times, and outlive its buffer."""
 
     def __init__(self, output: StepOutput, judged: int) -> None:
-        self._answers = Answers(
-            output.tokens.tolist(), output.p1.tolist(), output.p2.tolist(), output.candidates.tolist()
-        )
-        self._logprobs: list[float] = output.logprobs.tolist()
-        self._bad: list[bool] | None = output.bad.tolist() if output.bad.any() else None
-        columns = (output.emitted_tokens, output.acceptance, output.emitted)
-        columns += (output.stopped, output.covered, output.reused)
-        lists = (column[:judged].tolist() for column in columns)
-        self._settled = [Settled._make(row) for row in zip(*lists, strict=True)]
+        tokens, candidates, bad = output.integers.tolist()
+        p1, p2, _, self._logprobs = output.reals.tolist()
+        self._answers = Answers(tokens, p1, p2, candidates)
+        self._bad: list[int] | None = bad if any(bad) else None
+        self._settled = [
+            Settled._make((*verdict[:VERDICT], verdict[VERDICT:]))
+            for verdict in output.verdicts[:judged].tolist()
+        ]
 
     def decision(self, scheduled: Scheduled, spans: Sequence[slice], place: int) -> Decision:
         if self._bad is not None and any(any(self._bad[span]) for span in spans):

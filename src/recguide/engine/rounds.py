@@ -60,12 +60,12 @@ class Answers:
 class Settled(NamedTuple):
     """What became of one request's block, on the host; see `settle.Outcome`."""
 
-    tokens: list[int]
     acceptance: int
     emitted: int
     stopped: bool
     covered: int
     reused: int
+    tokens: list[int]
 
 
 def decided(
@@ -107,12 +107,12 @@ def settle_on_host(
         )
     )
     columns = (
-        outcome.tokens,
         outcome.acceptance,
         outcome.emitted,
         outcome.stopped,
         outcome.covered,
         outcome.reused,
+        outcome.tokens,
     )
     settled = iter([Settled(*row) for row in zip(*(column.tolist() for column in columns), strict=True)])
     return [next(settled) if scheduled.layout.block else None for scheduled in plan]
@@ -149,9 +149,9 @@ def _unjudged(scheduled: Scheduled, spans: Sequence[slice], answers: Answers) ->
     filled = _fill(request.draft or known_draft(row), row, spans[0], answers)
     method = request.method
     if method.refines is None:
-        return Verdict(layout, draft=replace(filled, masked=()))
+        return Verdict(layout, draft=filled)
     threshold = method.threshold if request.params.threshold is None else request.params.threshold
-    refined = method.refines(filled, tuple(answers.p1[spans[0]]), threshold)
+    refined = method.refines(replace(filled, masked=row.masked), tuple(answers.p1[spans[0]]), threshold)
     return Verdict(layout, draft=_masked_again(refined, row))
 
 
@@ -162,8 +162,8 @@ def _masked_again(draft: Draft, row: Row) -> Draft:
     return replace(draft, tokens=tuple(tokens))
 
 
-def _fill(draft: Draft, row: Row, span: slice, answers: Answers) -> Draft:
-    """The draft with the picks of the row's wanted slots and their statistics."""
+def _fill(draft: Draft, row: Row, span: slice, answers: Answers, branch: BranchKind | None = None) -> Draft:
+    """The draft, complete, with the picks of the row's wanted slots and their statistics."""
     tokens, margins, candidates = list(draft.tokens), list(draft.margins), list(draft.candidates)
     at = span.start
     for run in consecutive(row.wanted):
@@ -172,7 +172,7 @@ def _fill(draft: Draft, row: Row, span: slice, answers: Answers) -> Draft:
         margins[here] = map(sub, answers.p1[there], answers.p2[there])
         candidates[here] = answers.candidates[there]
         at += len(run)
-    return replace(draft, tokens=tuple(tokens), margins=tuple(margins), candidates=tuple(candidates))
+    return Draft(tuple(tokens), tuple(margins), tuple(candidates), branch=branch)
 
 
 def _verdict(layout: Layout, spans: Sequence[slice], settled: Settled, answers: Answers) -> Verdict:
@@ -181,7 +181,7 @@ def _verdict(layout: Layout, spans: Sequence[slice], settled: Settled, answers: 
     draft = None
     if reused is not None:
         row, span = layout.rows[1 + settled.reused], spans[1 + settled.reused]
-        draft = replace(_fill(known_draft(row), row, span, answers), masked=(), branch=reused.kind)
+        draft = _fill(known_draft(row), row, span, answers, reused.kind)
         assert reused.kind is BranchKind.ANY or draft.tokens[0] == tokens[-1], "a branch fits exactly or not"
         draft = draft.seeded(tokens[-1])
     return Verdict(

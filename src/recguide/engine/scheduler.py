@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from recguide.engine.request import Request
 from recguide.kv.pages import OutOfPages, PagePool
@@ -53,7 +54,7 @@ class Scheduler:
         plan: list[Scheduled] = []
         preempted: set[Request] = set()
         budget = self._max_batch_tokens
-        for request in sorted(self.running, key=lambda running: running.arrival):
+        for request in sorted(self.running, key=attrgetter("arrival")):
             if request in preempted:  # for an earlier one in this loop
                 continue
             if plan and budget <= 0:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 from recguide.core import Row
 
@@ -54,11 +55,12 @@ class Draft:
 
     def seeded(self, seed: int) -> Draft:
         """The same draft with the verifier's token as its known slot 0."""
-        return replace(
-            self,
+        return Draft(
             tokens=(seed, *self.tokens[1:]),
             margins=(1.0, *self.margins[1:]),
             candidates=(0, *self.candidates[1:]),
+            masked=self.masked,
+            branch=self.branch,
         )
 
 
@@ -70,7 +72,13 @@ def known_draft(row: Row) -> Draft:
 
 def blank_draft(seed: int, block: int, mask: int) -> Draft:
     """[seed, MASK × (B−1)]: what a draft forward starts from."""
-    return Draft((seed, *(mask,) * (block - 1)), (1.0,) * block, (0,) * block, tuple(range(1, block)))
+    return Draft((seed, *(mask,) * (block - 1)), (1.0,) * block, (0,) * block, _slots(1, block))
+
+
+@cache
+def _slots(start: int, end: int) -> tuple[int, ...]:
+    """The slots from `start` on and before `end`."""
+    return tuple(range(start, end))
 
 
 class Phase(StrEnum):
@@ -97,7 +105,7 @@ class Layout:
 
     @property
     def query_tokens(self) -> int:
-        return sum(len(row.tokens) for row in self.rows)
+        return sum([len(row.tokens) for row in self.rows])
 
 
 def prefill(request: int, prefix: int, tokens: Sequence[int], *, picks: bool) -> Layout:
@@ -125,7 +133,7 @@ def verify(
     request: int, prefix: int, block: Sequence[int], branches: Sequence[Branch], *, mask: int, adapter: bool
 ) -> Layout:
     """A block in one causal row, and beside it a draft row for every branch."""
-    causal = Row(request, prefix, tuple(block), causal=True, wanted=range(len(block)))
+    causal = Row(request, prefix, tuple(block), causal=True, wanted=_slots(0, len(block)))
     rows = [_branch_row(request, prefix, branch, mask, adapter) for branch in branches]
     return Layout(Phase.VERIFY, (causal, *rows), causal.tokens, tuple(branches))
 
@@ -139,9 +147,9 @@ def step(request: int, prefix: int, seed: int) -> Layout:
 def _branch_row(request: int, prefix: int, branch: Branch, mask: int, adapter: bool) -> Row:
     """A branch sees the stem, the block's slots before its own, through the causal row of its forward."""
     known = () if branch.head is None else (branch.head,)
-    masked = tuple(range(len(known), branch.block))
+    masked = _slots(len(known), branch.block)
     # The verifier's token will stand in slot 0 of kind ANY, so nothing is picked there.
-    wanted = masked[1:] if branch.kind is BranchKind.ANY else masked
+    wanted = _slots(1, branch.block) if branch.kind is BranchKind.ANY else masked
     return Row(
         request,
         prefix,
@@ -159,5 +167,10 @@ def fit_branches(branches: Sequence[Branch], block: int, remaining: int) -> tupl
 
     `remaining` tokens may still be emitted; an outcome at slot p emits p of them.
     """
-    sized = (replace(branch, block=min(block, remaining - branch.slot)) for branch in branches)
-    return tuple(branch for branch in sized if branch.block >= 2)
+    return tuple(
+        [
+            Branch(branch.kind, branch.slot, min(block, remaining - branch.slot), branch.head)
+            for branch in branches
+            if min(block, remaining - branch.slot) >= 2
+        ]
+    )

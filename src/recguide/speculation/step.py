@@ -26,8 +26,8 @@ HEADER = 4
 """Words of a request before its lists: length, cap, trusted, first pick."""
 VERDICT = 5
 """Words of a verdict before its tokens: acceptance, emitted, stopped, covered, reused."""
-PICKS = 7
-"""Words of a slot: token, candidate, bad, p1, p2, entropy, logprob."""
+PICKS, INTEGERS = 7, 3
+"""Words of a slot: token, candidate, bad, and as real numbers p1, p2, entropy, logprob."""
 
 
 class Judged(NamedTuple):
@@ -130,50 +130,44 @@ class SettleTable:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What a step decided, on the host.
+    """What a step decided, on the host: views of what it wrote, so copy what has to outlive the buffer.
 
     Attributes:
-        acceptance, emitted, stopped, covered, reused: [R] each, as `settle.Outcome` has them.
-        emitted_tokens: [R, B], of which the first `emitted` count.
-        tokens, candidates, bad, p1, p2, entropy, logprobs: [W] each, as `Picks` has them.
+        verdicts: [R, VERDICT + B], acceptance, emitted, stopped, covered and reused as `settle.Outcome` has
+            them, then the tokens, of which the first `emitted` count.
+        integers: [3, W], tokens, candidates and bad as `Picks` has them.
+        reals: [4, W], p1, p2, entropy and logprobs as `Picks` has them.
     """
 
-    acceptance: Words
-    emitted: Words
-    stopped: NDArray[np.bool_]
-    covered: Words
-    reused: Words
-    emitted_tokens: Words
-    tokens: Words
-    candidates: Words
-    bad: NDArray[np.bool_]
-    p1: NDArray[np.float32]
-    p2: NDArray[np.float32]
-    entropy: NDArray[np.float32]
-    logprobs: NDArray[np.float32]
+    verdicts: Words
+    integers: Words
+    reals: NDArray[np.float32]
 
     @staticmethod
     def read(words: Words, shape: SettleShape, slots: int) -> StepOutput:
-        """Views of the words that `settle_step` wrote; copy what has to outlive the buffer."""
+        """The words that `settle_step` wrote for so many slots."""
         end = shape.requests * (VERDICT + shape.block)
-        verdicts = words[:end].reshape(shape.requests, VERDICT + shape.block)
         picks = words[end : end + PICKS * slots].reshape(PICKS, slots)
-        reals = picks[3:].view(np.float32)
         return StepOutput(
-            acceptance=verdicts[:, 0],
-            emitted=verdicts[:, 1],
-            stopped=verdicts[:, 2] != 0,
-            covered=verdicts[:, 3],
-            reused=verdicts[:, 4],
-            emitted_tokens=verdicts[:, VERDICT:],
-            tokens=picks[0],
-            candidates=picks[1],
-            bad=picks[2] != 0,
-            p1=reals[0],
-            p2=reals[1],
-            entropy=reals[2],
-            logprobs=reals[3],
+            words[:end].reshape(shape.requests, VERDICT + shape.block),
+            picks[:INTEGERS],
+            picks[INTEGERS:].view(np.float32),
         )
+
+    @property
+    def stopped(self) -> Words:
+        """[R], 0 or 1."""
+        return self.verdicts[:, 2]
+
+    @property
+    def tokens(self) -> Words:
+        """[W]."""
+        return self.integers[0]
+
+    @property
+    def bad(self) -> Words:
+        """[W], 0 or 1."""
+        return self.integers[2]
 
 
 def settle_step(picks: Picks, table: SettleTable, out: Tensor) -> None:
