@@ -15,7 +15,7 @@ TILING = Tiling(share=2, kv_heads=2, rows=8, keys=4, programs=6, grain=1, exact=
 
 @st.composite
 def growing(draw):
-    """Rows of up to three requests in packed order, and the prefixes that the requests have in turn."""
+    """Rows of up to three requests in packed order, and the prefixes and stems that they have in turn."""
     requests = draw(st.integers(1, 3))
     causal, draft = [], []
     for request in range(requests):
@@ -24,8 +24,10 @@ def growing(draw):
             causal.append((request, 0, True, length))
         for _ in range(draw(st.integers(0 if length else 1, 2))):
             draft.append((request, draw(st.integers(0, length)), False, draw(st.integers(1, 6))))
-    turns = draw(st.lists(st.tuples(*[st.integers(0, 40)] * requests), min_size=1, max_size=6))
-    return [*causal, *draft], turns
+    rows = [*causal, *draft]
+    stems = st.tuples(*[st.just(0) if is_causal else st.integers(0, stem) for _, stem, is_causal, _ in rows])
+    turn = st.tuples(st.tuples(*[st.integers(0, 40)] * requests), stems)
+    return rows, draw(st.lists(turn, min_size=1, max_size=6))
 
 
 def columns(rows, prefixes):
@@ -40,9 +42,10 @@ def columns(rows, prefixes):
 def test_it_is_what_the_rows_alone_give(batches):
     known = RecentWork()
     for rows, turns in batches:
-        for prefixes in turns:
-            found = known.work_list(columns(rows, prefixes), TILING)
-            for got, expected in zip(found, work_list(columns(rows, prefixes), TILING), strict=True):
+        for prefixes, stems in turns:
+            now = [(*row[:1], stem, *row[2:]) for row, stem in zip(rows, stems, strict=True)]
+            found = known.work_list(columns(now, prefixes), TILING)
+            for got, expected in zip(found, work_list(columns(now, prefixes), TILING), strict=True):
                 np.testing.assert_array_equal(got, expected)
 
 
@@ -58,6 +61,14 @@ def test_a_prefix_that_grows_within_a_block_takes_no_new_list(monkeypatch):
     for prefix in range(20):
         known.work_list(columns(rows, [prefix]), TILING)
     assert len(made) == 20 // TILING.keys
+
+
+def test_stems_that_move_within_a_block_take_no_new_list(monkeypatch):
+    monkeypatch.setattr(recent, "work_list", lambda *args: made.append(args) or work_list(*args))
+    made, known = [], RecentWork()
+    for stem in range(1, 5):
+        known.work_list(columns([(0, 0, True, 4), (0, stem, False, 2)], [8]), TILING)
+    assert len(made) == 1
 
 
 def test_only_so_many_are_kept():

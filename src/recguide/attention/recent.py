@@ -1,8 +1,8 @@
-"""Work lists used again: from one forward to the next prefixes grow, and often little else changes.
+"""Work lists used again: from one forward to the next texts grow, and often little else changes.
 
-What a work list says depends on the rows' lengths, stems and kinds, and on how many blocks of keys each tile
-sees; the prefix itself only says where the last block ends. So a list that was made for such rows serves
-again with its ends moved, until some tile sees another number of blocks.
+What a work list says depends on the rows' lengths and kinds, and on how many blocks of keys each tile sees;
+prefixes and stems only say where the last block ends. So a list that was made for such rows serves again
+with its ends moved, until some tile sees another number of blocks.
 """
 
 from __future__ import annotations
@@ -13,32 +13,33 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recguide.attention.work import CACHED, OPEN, REQUEST, SEEN, TOKEN, TOKENS, RowColumns, Tiling, work_list
+from recguide.attention.work import CACHED, OPEN, QUERY, SEEN, TOKEN, TOKENS, RowColumns, Tiling, work_list
 
 Ints = NDArray[np.int32]
+Index = NDArray[np.intp]
 
 KEPT = 64
-"""Lists that are kept, one for each arrangement of rows."""
+"""Arrangements of rows whose list is kept, the last one of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A list and what it was made for.
+    """A list, and what it takes to move its ends.
 
     Attributes:
-        prefixes: [rows] of its rows.
-        token_requests: [N] request of each token of `order`.
-        items: rows of `work` that are items.
-        requests, blocks: [items] request of each item, and blocks of cached keys of its tile.
+        row, ahead: [N], of each token of `order` its row, and the keys that it sees beyond prefix and stem.
+        queries: [tiles], where each tile begins in `order`.
+        blocks: [tiles], blocks of cached keys that its tokens see.
+        tile: of each row of `work` its tile; the number of tiles where the row is no item.
     """
 
     order: Ints
     work: Ints
-    prefixes: Ints
-    token_requests: Ints
-    items: NDArray[np.intp]
-    requests: Ints
+    row: Index
+    ahead: Ints
+    queries: Index
     blocks: Ints
+    tile: Index
 
 
 class RecentWork:
@@ -48,48 +49,47 @@ class RecentWork:
         self._known: OrderedDict[tuple[bytes | Tiling, ...], _Known] = OrderedDict()
 
     def work_list(self, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
-        """What `work.work_list` returns. The arrays are kept here: they are for reading."""
-        columns = (rows.request, rows.stem, rows.causal, rows.length)
-        key = (*(column.tobytes() for column in columns), tiling)
+        """What `work.work_list` returns. The arrays are kept here: the next call may change them."""
+        key = (*[column.tobytes() for column in (rows.request, rows.causal, rows.length)], tiling)
         known = self._known.get(key)
-        moved = None if known is None else _moved(known, rows, tiling)
-        if moved is not None:
-            return moved
-        order, work = work_list(rows, tiling)
-        self._known[key] = _remembered(order, work, rows, tiling)
-        self._known.move_to_end(key)
-        if len(self._known) > KEPT:
-            self._known.popitem(last=False)
-        return order, work
+        if known is None or not _moved(known, rows, tiling):
+            known = self._known[key] = _remembered(*work_list(rows, tiling), rows, tiling)
+            self._known.move_to_end(key)
+            if len(self._known) > KEPT:
+                self._known.popitem(last=False)
+        return known.order, known.work
 
 
 def _remembered(order: Ints, work: Ints, rows: RowColumns, tiling: Tiling) -> _Known:
-    items = (work[:, TOKENS] > 0).nonzero()[0]
-    items = items[items != tiling.programs]  # the row on split tiles
+    row = np.arange(len(rows.length)).repeat(rows.length)[order[:, TOKEN]]
+    is_item = work[:, TOKENS] > 0
+    is_item[tiling.programs] = False  # the row on split tiles
+    queries, tile_of_item = np.unique(work[is_item, QUERY], return_inverse=True)
+    tile = np.full(len(work), len(queries))
+    tile[is_item] = tile_of_item
     return _Known(
         order=order,
         work=work,
-        prefixes=rows.prefix.copy(),
-        token_requests=rows.request.repeat(rows.length)[order[:, TOKEN]],
-        items=items,
-        requests=work[items, REQUEST],
-        blocks=_blocks(work[items, CACHED], tiling),
+        row=row,
+        ahead=order[:, SEEN] - (rows.prefix + rows.stem)[row],
+        queries=queries.astype(np.intp),
+        blocks=_blocks(np.maximum.reduceat(order[:, SEEN], queries), tiling),
+        tile=tile,
     )
 
 
-def _moved(known: _Known, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints] | None:
-    """The list for other prefixes of the same rows; None if they take another one."""
-    grown = np.empty(int(rows.request.max()) + 1, np.int32)
-    grown[rows.request] = rows.prefix - known.prefixes
-    by_item = grown[known.requests]
-    cached = known.work[known.items, CACHED] + by_item
-    if not np.array_equal(_blocks(cached, tiling), known.blocks):
-        return None
-    order, work = known.order.copy(), known.work.copy()
-    order[:, SEEN] += grown[known.token_requests]
-    work[known.items, CACHED] = cached
-    work[known.items, OPEN] += by_item
-    return order, work
+def _moved(known: _Known, rows: RowColumns, tiling: Tiling) -> bool:
+    """Moves the list's ends to those of other prefixes and stems, unless these take another list."""
+    seen = (rows.prefix + rows.stem)[known.row]
+    seen += known.ahead
+    ends = np.zeros((2, len(known.queries) + 1), np.int32)
+    np.maximum.reduceat(seen, known.queries, out=ends[0, :-1])
+    if not np.array_equal(_blocks(ends[0, :-1], tiling), known.blocks):
+        return False
+    np.minimum.reduceat(seen, known.queries, out=ends[1, :-1])
+    known.order[:, SEEN] = seen
+    known.work[:, CACHED], known.work[:, OPEN] = ends[:, known.tile]
+    return True
 
 
 def _blocks(cached: Ints, tiling: Tiling) -> Ints:
