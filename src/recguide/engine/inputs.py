@@ -94,6 +94,7 @@ class Inputs:
         self._tables_at = columns.starts["block_tables"]
         self._host, self._device = host, device
         self._filled = 0
+        self._heads: dict[int, tuple[Tensor, Tensor]] = {}
         tensors = columns.tensors(device)
         self._tensors = tensors
         self.batch: PackedBatch = batch_of(tensors, room.batch, use=use)
@@ -152,9 +153,13 @@ class Inputs:
 
     def send(self) -> None:
         """Begins to copy what is filled in to the device."""
+        if self._device is self._host:
+            return
         size = self._filled
-        if self._device is not self._host:
-            self._device[:size].copy_(self._host[:size], non_blocking=True)
+        heads = self._heads.get(size)
+        if heads is None:
+            heads = self._heads[size] = self._device[:size], self._host[:size]
+        heads[0].copy_(heads[1], non_blocking=True)
 
     def _fill_structure(self, lies: Structure) -> None:
         """Writes what the structure decides, as bytes if it did so before."""

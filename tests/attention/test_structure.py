@@ -1,0 +1,42 @@
+"""How rows lie in a batch is worked out once, wherever in their texts they stand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from recguide.attention.structure import KEPT, KEPT_TOKENS, structure_of
+from recguide.core import Row
+
+ROUND = (
+    Row(0, 4, (1, 2, 3), True, wanted=(0, 1, 2)),
+    Row(0, 4, (9, 9), False, stem=2, adapter=True, masked=(0, 1), wanted=[0, 1]),
+)
+
+
+def test_tokens_and_positions_make_no_other_structure():
+    later = [replace(row, prefix=30, tokens=tuple(token + 5 for token in row.tokens)) for row in ROUND]
+    later[1] = replace(later[1], stem=1)
+    assert structure_of(later) is structure_of(ROUND)
+
+
+def test_all_else_does():
+    others = [
+        (ROUND[0], replace(ROUND[1], request=1)),
+        (ROUND[0], replace(ROUND[1], adapter=False)),
+        (ROUND[0], replace(ROUND[1], tokens=(9, 9, 9))),
+        (ROUND[0], replace(ROUND[1], masked=(1,))),
+        (replace(ROUND[0], wanted=(2,)), ROUND[1]),
+        (replace(ROUND[0], causal=False), ROUND[1]),
+        ROUND[::-1],
+    ]
+    assert len({structure_of(rows) for rows in (ROUND, *others)}) == 1 + len(others)
+
+
+def test_few_and_small_ones_are_kept():
+    first = structure_of(ROUND)
+    for request in range(1, KEPT + 1):
+        structure_of([replace(row, request=request) for row in ROUND])
+    assert structure_of(ROUND) is not first
+    large = [Row(0, 0, (1,) * (KEPT_TOKENS + 1), True)]
+    assert structure_of(large) is not structure_of(large)
+    assert not structure_of(large).is_kept
