@@ -29,7 +29,7 @@ class _Known:
     Attributes:
         row, ahead: [N], of each token of `order` its row, and the keys that it sees beyond prefix and stem.
         queries: [tiles], where each tile begins in `order`.
-        blocks: [tiles], blocks of cached keys that its tokens see.
+        blocks: of each tile, blocks of cached keys that its tokens see.
         tile: of each row of `work` its tile; the number of tiles where the row is no item.
     """
 
@@ -38,7 +38,7 @@ class _Known:
     row: Index
     ahead: Ints
     queries: Index
-    blocks: Ints
+    blocks: bytes
     tile: Index
 
 
@@ -84,13 +84,15 @@ def _moved(known: _Known, rows: RowColumns, tiling: Tiling) -> bool:
     seen += known.ahead
     ends = np.zeros((2, len(known.queries) + 1), np.int32)
     np.maximum.reduceat(seen, known.queries, out=ends[0, :-1])
-    if not np.array_equal(_blocks(ends[0, :-1], tiling), known.blocks):
+    if _blocks(ends[0, :-1], tiling) != known.blocks:
         return False
     np.minimum.reduceat(seen, known.queries, out=ends[1, :-1])
     known.order[:, SEEN] = seen
-    known.work[:, CACHED], known.work[:, OPEN] = ends[:, known.tile]
+    known.work[:, CACHED] = ends[0].take(known.tile)
+    known.work[:, OPEN] = ends[1].take(known.tile)
     return True
 
 
-def _blocks(cached: Ints, tiling: Tiling) -> Ints:
-    return -(-cached // tiling.keys)
+def _blocks(cached: Ints, tiling: Tiling) -> bytes:
+    """Of each tile its blocks of cached keys, as bytes, which compare at once."""
+    return (-(-cached // tiling.keys)).tobytes()
