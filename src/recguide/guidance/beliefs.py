@@ -1,0 +1,147 @@
+"""What is believed of drafts: a value table, corrected by what traffic has said since."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recguide.guidance.arrays import Floats, Ints
+from recguide.guidance.learner import Learner
+from recguide.guidance.menu import Menus
+from recguide.guidance.outlook import Outlooks, chance, log_odds
+from recguide.guidance.value import ValueTable
+from recguide.guidance.view import Outcome, Plan, View
+
+STALE = 0.1
+"""Log odds by which what was learned may have moved before menus are made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class InHand:
+    """What the drafts in hand say of themselves, [D, W] each: D of the view's requests, slots 0..W−1.
+
+    Attributes:
+        rows: [D] which requests.
+        failing: probability that the slot is wrong, given that those before it are right; 0 at slot 0.
+        alive: that it is emitted if it is verified; 1 at slot 0, 0 beyond the draft or the cap.
+        place: bin of its margin.
+    """
+
+    rows: Ints
+    failing: Floats
+    alive: Floats
+    place: Ints
+
+
+class Beliefs:
+    """Args: table: value and branch probabilities, from calibration or `value.prior`.
+
+    Attributes:
+        menus: of every cell, as of now.
+    """
+
+    def __init__(self, table: ValueTable) -> None:
+        self.table = table
+        self._outlooks = Outlooks(table)
+        self._odds = {block: log_odds(table.curves(block)) for block in table.blocks}
+        self._ratio = table.evidence.log_ratio
+        self._candidates = np.array(table.evidence.candidates)
+        self._learner = Learner(table.blocks)
+        self._blocks = np.array(table.blocks)
+        self._made_at = self._shifts()
+        self.menus = self._fresh_menus()
+
+    def cell(self, view: View) -> Ints:
+        """[R]"""
+        return self.table.cell(view.signals, view.previous, view.full)
+
+    def in_hand(self, view: View, cell: Ints) -> InHand:
+        rows = np.flatnonzero(view.draft > 0)
+        draft = view.draft[rows]
+        width = int(draft.max(initial=1))
+        odds = np.zeros((len(rows), width))
+        for block, mine in self._by_block(draft):
+            part = self._odds[block][cell[rows[mine]], :width] + self._learner.given.of(block)
+            odds[mine, : part.shape[1]] = part
+        place = self.table.evidence.bins(view.margins[rows, :width])
+        failing = chance(odds + self._ratio[place])
+        failing[:, 0] = 0.0
+        last = np.minimum(draft, view.remaining[rows])
+        there = np.arange(width) < last[:, None]
+        alive = np.cumprod((1 - failing) * there, axis=1).astype(np.float64)
+        return InHand(rows, failing, alive, place)
+
+    @property
+    def continuation(self) -> float:
+        """Probability that a continuation's slot 0 is right, given that the block passed."""
+        right = np.array(self.table.evidence.continuation)
+        return float(_shifted(right, self._learner.continuation.value))
+
+    def candidate(self, rank: int, place: Ints) -> Floats:
+        """Probability that a wrong slot's candidate of that rank is the verifier's token; 0 if unknown."""
+        known = rank <= len(self._candidates)
+        return self._candidates[rank - 1][place] if known else np.zeros(place.shape)
+
+    def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
+        cell = self.cell(view)
+        self._learn_slots(view, cell, plan, outcome)
+        self._learn_heads(view, cell, outcome)
+        if np.abs(self._shifts() - self._made_at).max() > STALE:
+            self._made_at = self._shifts()
+            self.menus = self._fresh_menus()
+
+    def _learn_slots(self, view: View, cell: Ints, plan: Plan, outcome: Outcome) -> None:
+        hand = self.in_hand(view, cell)
+        draft = view.draft[hand.rows]
+        acceptance, verified = outcome.acceptance[hand.rows, None], plan.verified[hand.rows, None]
+        slots = np.arange(hand.failing.shape[1])
+        seen = (slots >= 1) & (slots < verified)
+        failed = np.where(seen, slots == acceptance, hand.failing)  # what was not verified is imputed
+        passed = np.cumprod(np.where(slots < draft[:, None], 1 - failed, 0.0), axis=1)
+        reached = np.concatenate([np.zeros((len(draft), 1)), passed[:, :-1]], axis=1)
+        reached *= (slots < draft[:, None]) & (outcome.acceptance[hand.rows, None] > 0)
+        for block, mine in self._by_block(draft):
+            before = np.zeros((len(mine), len(slots)))
+            odds = self._odds[block][cell[hand.rows[mine]], : len(slots)] + self._learner.before.of(block)
+            before[:, : odds.shape[1]] = chance(odds)
+            weight = reached[mine]
+            self._learner.before.add(block, *_evidence(weight, failed[mine], before))
+            self._learner.given.add(block, *_evidence(weight * seen[mine], failed[mine], hand.failing[mine]))
+
+    def _learn_heads(self, view: View, cell: Ints, outcome: Outcome) -> None:
+        said = outcome.head >= 0
+        for shift, mine, right in (
+            (self._learner.continuation, said & (view.draft > 0), np.full(len(cell), self.continuation)),
+            (self._learner.step, said & (view.draft == 0), self.menus.head[cell]),
+        ):
+            wrong = 1 - right[mine]
+            shift.add(float(((outcome.head[mine] == 0) - wrong).sum()), float((wrong * (1 - wrong)).sum()))
+
+    def _by_block(self, draft: Ints) -> list[tuple[int, Ints]]:
+        """Rows by the block of the table that speaks of their drafts."""
+        at = np.minimum(np.searchsorted(self._blocks, draft), len(self._blocks) - 1)
+        rows = ((block, np.flatnonzero(at == place)) for place, block in enumerate(self.table.blocks))
+        return [(block, mine) for block, mine in rows if len(mine)]
+
+    def _shifts(self) -> Floats:
+        learner = self._learner
+        blocks = [learner.before.of(block) for block in self.table.blocks]
+        return np.array([*blocks, learner.continuation.value, learner.step.value])
+
+    def _fresh_menus(self) -> Menus:
+        learner, smallest = self._learner, self.table.blocks[0]
+        outlooks = {block: self._outlooks.at(block, learner.before.of(block)) for block in self.table.blocks}
+        first = 1 - chance(self._odds[smallest][:, 1] + learner.before.of(smallest))
+        return Menus.of(outlooks, _shifted(first**self.table.evidence.step, learner.step.value))
+
+
+def _shifted(right: Floats, shift: float) -> Floats:
+    """Probabilities of being right after the log odds of being wrong have risen."""
+    right = np.clip(right, 1e-6, 1 - 1e-6)
+    return 1 - chance(np.log((1 - right) / right) + shift)
+
+
+def _evidence(weight: Floats, failed: Floats, chance: Floats) -> tuple[float, float]:
+    """Σ (failed − p) and Σ p·(1 − p), weighted."""
+    return float((weight * (failed - chance)).sum()), float((weight * chance * (1 - chance)).sum())

@@ -1,0 +1,61 @@
+"""A cost table as policies ask for it: T at every N at once, as it is and as a mean over nearby N."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from recguide.guidance.arrays import Floats, Ints
+from recguide.guidance.cost import CostTable
+
+SPREAD = 0.25
+"""A plan's N is a mean over steps; those steps' own N lie within this share of it, say."""
+
+
+class Clock:
+    """T(N, M, X) by look-up; N up to twice the table's end, linear beyond.
+
+    A plan's N is a mean over its steps, so T is smoothed where means are compared: a graph's bucket costs a
+    step of T, and a mean that lies just under one is no cheaper than one that lies just above.
+    """
+
+    def __init__(self, table: CostTable) -> None:
+        known = np.arange(1, 2 * table.tokens[-1] + 1)
+        self._exact = np.concatenate([[0.0], table.ms(known)])
+        self._mean = _smoothed(self._exact)
+        self._slope = table.slope_ms
+        self.prefix_ms, self.pair_ms = table.prefix_ms, table.pair_ms
+
+    def ms(self, tokens: Ints, prefix: Floats | float = 0.0, pairs: Floats | float = 0.0) -> Floats:
+        """T of steps; that of N = 0 is 0."""
+        return self._look_up(self._exact, tokens) + self._terms(prefix, pairs)
+
+    def mean_ms(self, tokens: Floats, prefix: Floats | float = 0.0, pairs: Floats | float = 0.0) -> Floats:
+        """T of plans, whose N is a mean."""
+        low = np.floor(tokens).astype(np.int64)
+        below, above = self._look_up(self._mean, low), self._look_up(self._mean, low + 1)
+        return below + (tokens - low) * (above - below) + self._terms(prefix, pairs)
+
+    def slope_ms(self, tokens: float) -> float:
+        """What one more query token costs around there."""
+        reach = max(1.0, SPREAD * tokens)
+        ends = self.mean_ms(np.array([max(1.0, tokens - reach), tokens + reach]))
+        return max(0.0, float(ends[1] - ends[0])) / (tokens + reach - max(1.0, tokens - reach))
+
+    def _look_up(self, values: Floats, tokens: Ints) -> Floats:
+        last = len(values) - 1
+        beyond = np.maximum(0, tokens - last)
+        return values[np.clip(tokens, 0, last)] + self._slope * beyond
+
+    def _terms(self, prefix: Floats | float, pairs: Floats | float) -> Floats:
+        return np.asarray(self.prefix_ms * prefix + self.pair_ms * pairs, np.float64)
+
+
+def _smoothed(values: Floats) -> Floats:
+    """Means over [(1 − SPREAD)·N, (1 + SPREAD)·N]; the last values go on along their slope."""
+    last = len(values) - 1
+    number = np.arange(last + 1)
+    reach = (SPREAD * number).astype(np.int64)
+    reach = np.minimum(reach, last - number)
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    low, high = np.maximum(number - reach, np.minimum(1, number)), number + reach
+    return (sums[high + 1] - sums[low]) / (high + 1 - low)

@@ -1,0 +1,49 @@
+"""What every policy is: a value given to the one loop, asked each step and told what came of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from recguide.core import ParameterError
+from recguide.guidance.clock import Clock
+from recguide.guidance.fixed import Fixed
+from recguide.guidance.paper import Paper
+from recguide.guidance.price import Price
+from recguide.guidance.value import ValueTable
+from recguide.guidance.view import Outcome, Plan, View
+
+
+class Policy(Protocol):
+    """Chooses budgets. It keeps no state of a request: what it may know of one is in the view."""
+
+    @property
+    def name(self) -> str: ...
+
+    def decide(self, view: View) -> Plan:
+        """What each request does in this step; the view has at least one."""
+        ...
+
+    def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
+        """What came of a plan; may be told late, in order, and of some of its requests only."""
+        ...
+
+
+POLICIES = ("price", "paper", "fixed", "fixed-B", "ar")
+"""`fixed` follows the official recipe by load, `fixed-8` and the like are constant."""
+
+
+def policy_named(name: str, table: ValueTable, clock: Clock) -> Policy:
+    """A fresh policy; ParameterError for a name not among POLICIES."""
+    if name == "price":
+        return Price(table, clock)
+    if name == "paper":
+        return Paper(table, clock)
+    if name == "fixed":
+        return Fixed()
+    if name == "ar":
+        return Fixed(1)
+    constant = re.fullmatch(r"fixed-(\d{1,3})", name)
+    if constant is None:
+        raise ParameterError("policy", f"{name!r} is not one of {', '.join(POLICIES)}")
+    return Fixed(int(constant[1]))

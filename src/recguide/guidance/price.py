@@ -1,0 +1,107 @@
+"""The policy `price`: every query token costs what it is worth elsewhere (architecture §4).
+
+Each step solves twice, and does not iterate. First plans: the hulls of all requests' menus are merged in the
+order of Δy/Δn, and the cut with the most Y(N)/T(N, M, X) gives the rate ρ, the price μ, and what a draft in
+hand is worth. Then the step itself, at these (`step`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from recguide.guidance.arrays import Floats, Ints
+from recguide.guidance.beliefs import Beliefs
+from recguide.guidance.clock import Clock
+from recguide.guidance.step import Market, base_of, solve
+from recguide.guidance.sweep import Cut, Increments, best_rate
+from recguide.guidance.value import ValueTable
+from recguide.guidance.view import Outcome, Plan, View
+
+PROBE_SHARE = 0.02
+"""Of query tokens, at most, that AR requests spend to see whether drafts are worth it by now."""
+PROBE_BLOCK = 8
+PROBE_COST = 2 * PROBE_BLOCK
+"""Its draft and its verification."""
+PROBE_AFTER = 16
+"""AR steps of a request before it may probe."""
+
+
+class Price:
+    """Args: table: value and branch probabilities; clock: the cost table's."""
+
+    def __init__(self, table: ValueTable, clock: Clock) -> None:
+        self._beliefs, self._clock = Beliefs(table), clock
+        self._full_slope = clock.slope_ms(1e6)
+        self._probes = 0.0
+
+    @property
+    def name(self) -> str:
+        return "price"
+
+    def decide(self, view: View) -> Plan:
+        beliefs = self._beliefs
+        cell = beliefs.cell(view)
+        plan = solve(view, cell, beliefs.in_hand(view, cell), beliefs, self._market(view, cell))
+        return self._probing(view, plan)
+
+    def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
+        self._beliefs.observe(view, plan, outcome)
+
+    def _market(self, view: View, cell: Ints) -> Market:
+        clock, menus = self._clock, self._beliefs.menus
+        read = float(view.prefix_tokens + view.prefix.sum())
+
+        def mean(n: Floats, x: Floats) -> Floats:
+            return clock.mean_ms(n, read, x)
+
+        def exact(n: Floats, x: Floats) -> Floats:
+            return np.where(n <= view.most, clock.ms(n.astype(np.int64), read, x), np.inf)
+
+        cut = best_rate(base_of(view), self._plans(view, cell), mean)
+        rate = cut.gain / cut.ms
+        price = _price(cut, rate * clock.slope_ms(cut.tokens))
+        floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2
+        return Market(price, rate, floor, menus.worth(price, menus.net(price)), exact, self._weight)
+
+    def _plans(self, view: View, cell: Ints) -> Increments:
+        """The hulls of all requests' menus; those of one cell and about the same prefix go together."""
+        octave = np.log2(1 + view.prefix).astype(np.int64)
+        groups, members = np.unique(cell * 64 + octave, return_inverse=True)
+        count = np.bincount(members).astype(np.float64)
+        prefix = np.bincount(members, view.prefix) / count
+        found = self._beliefs.menus.hulls
+        tokens, gain = found.tokens[groups // 64], found.gain[groups // 64]
+        there = tokens > 0
+        of = np.nonzero(there)[0]
+        return Increments(
+            tokens=tokens[there] * count[of],
+            gain=gain[there] * count[of],
+            prefix=prefix[of],
+            weight=self._weight(prefix)[of],
+        )
+
+    def _weight(self, prefix: Floats) -> Floats:
+        """Where arithmetic is full, a query token costs μ_N + μ_X·prefix."""
+        ratio = self._clock.pair_ms / self._full_slope if self._full_slope > 0 else 0.0
+        return 1 + ratio * prefix
+
+    def _probing(self, view: View, plan: Plan) -> Plan:
+        """Lets the request that has gone longest without a draft make one, if the budget has it."""
+        self._probes = min(2.0 * PROBE_COST, self._probes + PROBE_SHARE * float(plan.query_tokens.sum()))
+        steps = (plan.verified == 1) & (view.draft == 0) & (view.remaining >= PROBE_BLOCK)
+        idle = np.where(steps, view.idle, 0)
+        eldest = int(idle.argmax())
+        if idle[eldest] < PROBE_AFTER or self._probes < PROBE_COST:
+            return plan
+        self._probes -= PROBE_COST
+        block, verified = plan.block.copy(), plan.verified.copy()
+        block[eldest], verified[eldest] = PROBE_BLOCK, 0
+        branches = plan.branches.only(plan.branches.request != eldest)
+        return replace(plan, block=block, verified=verified, branches=branches)
+
+
+def _price(cut: Cut, smooth: float) -> float:
+    """μ: where T is smooth it is ρ·T_N; at a kink it lies between its neighbours' Δy/Δn."""
+    return float(np.clip(smooth, cut.following, cut.last))

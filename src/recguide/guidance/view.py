@@ -1,0 +1,161 @@
+"""The vocabulary of policies: what one sees of the requests of a step, what it plans, what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+
+from recguide.guidance.arrays import Bools, Floats, Ints
+from recguide.guidance.history import History
+
+
+class Head(IntEnum):
+    """What a branch's slot 0 is; from 1 on, the rank of the candidate that a correction tries."""
+
+    CONTINUATION = 0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The requests that decode in this step, R of them.
+
+    Attributes:
+        draft: [R] slots of the draft in hand, 0 without one.
+        margins: [R, W] M_i of the draft in hand; slot 0 and what lies beyond the draft are not read.
+        signals: [R, 3] as in history.SIGNALS.
+        previous, full, idle: [R] as in History.
+        prefix: [R] cached tokens.
+        remaining: [R] tokens that may still be emitted, at least 1.
+        candidates: how many candidates each drafted slot comes with.
+        tokens, prefix_tokens, pairs: N, M and X of rows that nobody chooses here, such as prefill.
+        most: query tokens of a forward at most.
+    """
+
+    draft: Ints
+    margins: Floats
+    signals: Floats
+    previous: Ints
+    full: Bools
+    idle: Ints
+    prefix: Ints
+    remaining: Ints
+    candidates: int = 1
+    tokens: int = 0
+    prefix_tokens: int = 0
+    pairs: int = 0
+    most: int = 1 << 30
+
+    def __len__(self) -> int:
+        return len(self.draft)
+
+    @classmethod
+    def of(
+        cls,
+        histories: Sequence[History],
+        margins: Sequence[Sequence[float]],
+        prefix: Sequence[int],
+        remaining: Sequence[int],
+    ) -> View:
+        """Of requests on the host; `margins` of a request without a draft in hand are ()."""
+        width = max([1, *(len(row) for row in margins)])
+        padded = [(*row, *(0.0,) * (width - len(row))) for row in margins]
+        return cls(
+            draft=np.array([len(row) for row in margins], np.int64),
+            margins=np.array(padded, np.float64).reshape(len(margins), width),
+            signals=np.array([history.signals for history in histories], np.float64).reshape(-1, 3),
+            previous=np.array([history.previous for history in histories], np.int64),
+            full=np.array([history.full for history in histories], np.bool_),
+            idle=np.array([history.idle for history in histories], np.int64),
+            prefix=np.array(prefix, np.int64),
+            remaining=np.array(remaining, np.int64),
+        )
+
+    def only(self, chosen: Ints) -> View:
+        """Some of the requests."""
+        rows = {
+            name: getattr(self, name)[chosen]
+            for name in ("draft", "margins", "signals", "previous", "full", "idle", "prefix", "remaining")
+        }
+        return replace(self, **rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """[K] each, sorted by request: a prospective next draft beside a verification.
+
+    Attributes:
+        request: which of the view's requests.
+        slot: of the verified block; a continuation's is the block's length.
+        head: Head.CONTINUATION, or the rank of the candidate that a correction tries, from 1 on.
+        block: slots.
+    """
+
+    request: Ints
+    slot: Ints
+    head: Ints
+    block: Ints
+
+    @classmethod
+    def none(cls) -> Branches:
+        empty = np.zeros(0, np.int64)
+        return cls(empty, empty, empty, empty)
+
+    def only(self, chosen: Bools) -> Branches:
+        """Some of the branches, [K] bool."""
+        return Branches(self.request[chosen], self.slot[chosen], self.head[chosen], self.block[chosen])
+
+    def of(self, chosen: Ints, requests: int) -> Branches:
+        """Those of some of the view's requests, numbered anew."""
+        number = np.full(requests, -1, np.int64)
+        number[chosen] = np.arange(len(chosen))
+        mine = number[self.request] >= 0
+        return Branches(number[self.request[mine]], self.slot[mine], self.head[mine], self.block[mine])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What each request does in this step.
+
+    Attributes:
+        block: [R] slots of the draft that starts, 0 for none.
+        verified: [R] slots of the causal row: 1 is an AR step, 0 goes with a draft.
+        branches: beside the causal rows.
+        price: μ, tokens that one more query token costs; `rate`: ρ, tokens per millisecond; both 0 where
+            a policy has no use for them.
+    """
+
+    block: Ints
+    verified: Ints
+    branches: Branches
+    price: float = 0.0
+    rate: float = 0.0
+
+    @property
+    def query_tokens(self) -> Ints:
+        """[R]"""
+        own = self.block + self.verified
+        return own + np.bincount(self.branches.request, self.branches.block, len(own)).astype(np.int64)
+
+    def only(self, chosen: Ints) -> Plan:
+        branches = self.branches.of(chosen, len(self.block))
+        return replace(self, block=self.block[chosen], verified=self.verified[chosen], branches=branches)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a plan, [R] each.
+
+    Attributes:
+        acceptance: A before any cut; 0 where nothing was verified.
+        rank: of the verifier's token among the candidates at the first mismatch, from 1 on; 0 if it is not
+            among those known, or there was none.
+        head: 1 if a continuation ran, the block passed, and its slot 0 was right; 0 if it was wrong; −1
+            if there is nothing to say.
+    """
+
+    acceptance: Ints
+    rank: Ints
+    head: Ints

@@ -1,0 +1,226 @@
+"""Policies by name: eq. 3 by hand, the paper's overlap, learning, plain decoding when nothing else pays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.guidance.worlds import clock, table, view
+
+from recguide.core import ParameterError
+from recguide.guidance.beliefs import Beliefs
+from recguide.guidance.history import History
+from recguide.guidance.paper import Paper, overlap
+from recguide.guidance.policy import policy_named
+from recguide.guidance.price import PROBE_AFTER, PROBE_SHARE, Price
+from recguide.guidance.rho import best_rho, choices, round_ms, table_rho
+from recguide.guidance.value import prior
+from recguide.guidance.view import Branches, Outcome, Plan, View
+from recguide.speculation.methods.recguide import branches as paper_branches
+from recguide.speculation.rows import BranchKind, Draft
+
+EASY_AFTER_32 = [0.3] * 9 + [0.01]
+
+
+def test_the_recipe_goes_by_load():
+    policy = policy_named("fixed", table(), clock())
+    assert [policy.decide(view(load)).block[0] for load in (1, 4, 5, 32, 33)] == [32, 32, 16, 16, 8]
+
+
+def test_plain_decoding_and_constants_go_by_name():
+    assert policy_named("ar", table(), clock()).decide(view(2)).verified.tolist() == [1, 1]
+    assert policy_named("fixed-12", table(), clock()).decide(view(2)).block.tolist() == [12, 12]
+
+
+@pytest.mark.parametrize("name", ["", "best", "fixed-", "fixed-0", "fixed-999", "price-2"])
+def test_an_unknown_policy_is_refused(name):
+    with pytest.raises(ParameterError):
+        policy_named(name, table(), clock())
+
+
+# --- the paper ----------------------------------------------------------------------------------------------
+
+
+def test_equation_3_by_hand():
+    seen = view(64, previous=np.repeat([32, 8], 32), full=True)
+    policy = Paper(table(hazards=EASY_AFTER_32), clock(), rho={64: 0.5})
+    values = {h: {b: (1 - (1 - h) ** b) / h for b in (8, 16, 32)} for h in (0.01, 0.3)}
+    ms = {b: 2 * (5 + 0.02 * 64 * b) for b in (8, 16, 32)}
+    expected = [max((8, 16, 32), key=lambda b: values[h][b] - 0.5 * ms[b]) for h in (0.01, 0.3)]
+    assert policy.decide(seen).block[[0, 32]].tolist() == expected
+    assert expected[0] > 8 or expected == [8, 8]
+
+
+def test_without_history_the_paper_takes_the_recipe():
+    assert Paper(table(), clock()).decide(view(8, previous=0)).block.tolist() == [16] * 8
+
+
+def test_the_best_rho_is_found_by_what_it_makes():
+    """No ρ on a fine grid does better."""
+    values = table(hazards=np.linspace(0.01, 0.5, 10)).values()[:, 1:]
+    ms = round_ms(clock(), 16, (8, 16, 32), 0)
+    rows = np.zeros(len(values), np.int64)
+    weight = np.ones(len(values))
+
+    def made(rho):
+        chosen = choices(values, ms, rho)
+        return values[np.arange(len(values)), chosen].sum() / ms[chosen].sum()
+
+    best = best_rho(values, values, ms, weight, rows)
+    assert made(best) >= max(made(rho) for rho in np.linspace(0, 3, 500)) - 1e-12
+
+
+def test_rho_falls_with_load():
+    found = [
+        table_rho(prior(), (8, 16, 32), round_ms(clock(free=128), load, (8, 16, 32), 1000))
+        for load in (16, 32, 128)
+    ]
+    assert found == sorted(found, reverse=True)
+    assert found[-1] > 0
+
+
+@given(st.lists(st.floats(0, 1), min_size=7, max_size=7))
+def test_the_overlap_is_the_method_s(margins):
+    mine = overlap(view(draft=8, margin=[1.0, *margins]), np.array([8]))
+    theirs = paper_branches(Draft((0,) * 8, (1.0, *margins), tuple(range(8))))
+    expected = [(b.slot, 0 if b.kind is BranchKind.CONTINUATION else 1) for b in theirs]
+    assert list(zip(mine.slot.tolist(), mine.head.tolist(), strict=True)) == expected
+
+
+def test_only_a_single_request_overlaps():
+    policy = Paper(table(), clock())
+    assert len(policy.decide(view(1, draft=8)).branches.request)
+    assert not len(policy.decide(view(2, draft=8)).branches.request)
+
+
+# --- price --------------------------------------------------------------------------------------------------
+
+
+def test_idle_compute_drafts_and_full_compute_decodes_plainly():
+    idle = Price(table(0.4), clock(free=256)).decide(view(1))
+    assert idle.block[0] >= 8 or idle.branches.block.tolist() >= [8]
+    crowded = Price(table(0.4), clock(fixed=0.1, each=0.05)).decide(view(256))
+    assert (crowded.verified == 1).all()
+    assert not len(crowded.branches.request)
+
+
+def test_the_same_views_get_the_same_plans():
+    random = np.random.default_rng(0)
+    views = [
+        view(24, draft=random.choice([0, 8, 16], 24), margin=random.random((24, 16)), previous=8)
+        for _ in range(5)
+    ]
+    views = [replace(one, margins=one.margins[:, : max(1, int(one.draft.max()))]) for one in views]
+    one, other = Price(prior(), clock(free=128)), Price(prior(), clock(free=128))
+    for seen in views:
+        mine, theirs = one.decide(seen), other.decide(seen)
+        assert mine.block.tolist() == theirs.block.tolist()
+        assert mine.verified.tolist() == theirs.verified.tolist()
+        assert mine.branches.slot.tolist() == theirs.branches.slot.tolist()
+        assert mine.price == theirs.price
+
+
+def test_a_long_context_pays_for_its_prefix():
+    """Its query tokens cost twice as much; with the same promise it does less."""
+    priced = Price(table(0.05), clock(fixed=0.5, each=0.02, pair_ms=1e-6))
+    seen = view(64, draft=np.full(64, 16), margin=0.7, prefix=np.repeat([10, 20_000], 32))
+    plan = priced.decide(seen)
+    assert plan.verified[32:].mean() < plan.verified[:32].mean()
+
+
+CAPPED = Price(table(), clock(free=4096))
+
+
+@given(st.integers(1, 40), st.integers(0, 1000))
+@settings(deadline=None, max_examples=25)
+def test_a_forward_holds_no_more_than_it_may(requests, seed):
+    random = np.random.default_rng(seed)
+    draft = random.choice([0, 8, 32], requests)
+    seen = view(requests, draft=draft, margin=0.8, most=3 * requests)
+    plan = CAPPED.decide(seen)
+    assert plan.query_tokens.sum() <= 3 * requests
+
+
+def test_idle_requests_probe_and_hardly_cost_anything():
+    policy = Price(table(0.9), clock(fixed=0.1, each=0.05))
+    tokens = probed = 0
+    for _ in range(400):
+        plan = policy.decide(view(16, idle=np.arange(16) + PROBE_AFTER, previous=1))
+        tokens += plan.query_tokens.sum()
+        probed += 2 * plan.block.sum()
+    assert 0 < probed <= PROBE_SHARE * tokens * 1.1
+    fresh = policy.decide(view(16, previous=1))
+    assert not fresh.block.any()
+
+
+# --- learning -----------------------------------------------------------------------------------------------
+
+
+def told(beliefs, hazard, rounds, *, verified=None, seed=0):
+    """Drafts of 16 that fail with this hazard, eight a step, margins uninformative."""
+    random = np.random.default_rng(seed)
+    seen = view(8, draft=16, margin=0.9)
+    for _ in range(rounds):
+        slots = np.full(8, 16) if verified is None else random.integers(2, verified + 1, 8)
+        failed = random.random((8, 15)) < hazard
+        first = np.where(failed.any(1), failed.argmax(1) + 1, 16)
+        outcome = Outcome(np.minimum(first, slots), np.zeros(8, np.int64), np.full(8, -1))
+        beliefs.observe(seen, Plan(np.zeros(8, np.int64), slots, Branches.none()), outcome)
+    return beliefs
+
+
+@pytest.mark.parametrize("hazard", [0.02, 0.1, 0.3, 0.8])
+@pytest.mark.parametrize("verified", [None, 6])
+def test_what_traffic_says_is_followed_however_much_is_verified(hazard, verified):
+    """Margins of 0.9 alone would say 0.2 of the table's odds; traffic corrects that too."""
+    beliefs = told(Beliefs(table(0.1)), hazard, 80, verified=verified)
+    hand = beliefs.in_hand(view(1, draft=16, margin=0.9), beliefs.cell(view(1)))
+    assert hand.failing[0, 1:].mean() == pytest.approx(hazard, rel=0.25, abs=0.01)
+
+
+def test_drafts_that_turn_worthless_and_good_again_are_followed():
+    beliefs = Beliefs(table(0.1))
+    item = beliefs.menus.y.argmax(1)[0]
+    good = beliefs.menus.y[0, item]
+    bad = told(beliefs, 0.95, 40).menus.y[0, item]
+    again = told(beliefs, 0.05, 300).menus.y[0, item]
+    assert bad < 1.1
+    assert again > 0.8 * good
+
+
+# --- what a request remembers -------------------------------------------------------------------------------
+
+
+def test_history_is_equation_2():
+    history = History()
+    assert np.isnan(history.signals[0])
+    history.add(8, 8, [0.1] * 7)
+    assert history.full
+    history.add(16, 12, [0.2] * 7 + [1.0] * 5)
+    first, every, _ = history.signals
+    assert first == pytest.approx(-(0.1 + 0.2) / 2)
+    assert every == pytest.approx(-(0.1 + (1.4 + 5) / 12) / 2)
+    assert (history.previous, history.full) == (16, False)
+    history.add(1, 1, [3.0])
+    assert history.signals[0] == pytest.approx(-(0.2 + 3.0) / 2)
+    assert (history.previous, history.full, history.idle) == (1, False, 1)
+
+
+def test_a_failing_record_is_harder_than_a_passing_one():
+    failing, passing = History(), History()
+    for _ in range(5):
+        failing.add(8, 1, [0.1])
+        passing.add(8, 8, [0.1])
+    assert passing.signals[2] > failing.signals[2] + 1
+
+
+def test_a_view_of_requests_on_the_host():
+    one, other = History(), History()
+    one.add(8, 3, [0.5])
+    seen = View.of([one, other], [(1.0, 0.3, 0.9), ()], [10, 20], [5, 6])
+    assert seen.draft.tolist() == [3, 0]
+    assert seen.margins.tolist() == [[1.0, 0.3, 0.9], [0, 0, 0]]
+    assert seen.only(np.array([1])).prefix.tolist() == [20]
