@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_policies_are_compared_at_every_load(cli):
+    result = cli(
+        "simulate", "-c", "1", "-c", "4", "--policy", "fixed", "--policy", "oracle", "--length", "64"
+    )
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("fixed") == result.stdout.count("oracle") == 2
+
+
+def test_json_is_one_object_with_prices_over_time(cli):
+    result = cli("simulate", "-c", "2", "--policy", "price", "--texts", "8", "--length", "64", "--json")
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)["rows"]
+    assert row["tokens_per_s"] > 0
+    assert len(row["price"]) == row["forwards"]
+    assert sum(row["verified"].values()) > 0
+
+
+def test_the_same_seed_says_the_same(cli):
+    arguments = ("simulate", "-c", "2", "--policy", "fixed", "--arrivals", "20", "--length", "64", "--json")
+    assert cli(*arguments).stdout == cli(*arguments).stdout
+    assert cli(*arguments, "--seed", "1").stdout != cli(*arguments).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--policy", "best"), "policy"),
+        (("--process", "nld-1b"), "nld-8b"),
+        (("--cost", "nowhere.json"), "nowhere.json"),
+        (("--batching", "none"), "ragged"),
+        (("-c", "0"), "load"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(cli, arguments, said):
+    result = cli("simulate", *arguments)
+    assert result.exit_code == 2
+    assert said in result.output
