@@ -45,7 +45,7 @@ class ReferenceAttention:
         def attend(layer: int, qkv: Tensor, rotation: Turn) -> Tensor:
             q, k, v = rotation.split(qkv, qkv.shape[1] - 2 * kv_heads, kv_heads)
             if target is not None:
-                target.write(layer, k[:written], v[:written])
+                target.write(layer, *((k, v) if written == len(k) else (k[:written], v[:written])))
             if len(groups) == 1:
                 return groups[0].attend(layer, q, k, v)
             out = q.new_empty(q.shape[0], q.shape[1] * q.shape[2])
@@ -161,10 +161,9 @@ class _Group:
         """The same of q [n, kv_heads, share, dim] and keys [kv_heads, keys, dim] as two products."""
         tokens, kv_heads, share, dim = q.shape
         flat = q.transpose(0, 1).reshape(kv_heads, tokens * share, dim)
-        mask = q.new_empty(1) if self.mask is None else self.mask.repeat_interleave(share, 0)
-        scores = torch.baddbmm(
-            mask, flat, keys.transpose(1, 2), beta=0 if self.mask is None else 1, alpha=dim**-0.5
-        )
+        scores = torch.bmm(flat, keys.transpose(1, 2)).mul_(dim**-0.5)
+        if self.mask is not None:
+            scores.view(kv_heads, tokens, share, -1).add_(self.mask[:, None])
         out = torch.bmm(scores.softmax(-1), values)
         return out.view(kv_heads, tokens, share * dim).transpose(0, 1).reshape(tokens, -1)
 
