@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its customary name)
@@ -25,14 +24,6 @@ from recguide.models.rotary import Rotary
 from recguide.models.weights import matrix, table
 
 NO_DELTAS: Mapping[str, Delta] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Sequel:
-    """What comes after a layer: the norm [hidden] and the matrix [hidden, out] of the next product."""
-
-    norm: Tensor
-    matrix: Tensor
 
 
 class Layer(nn.Module):
@@ -59,26 +50,22 @@ class Layer(nn.Module):
         index: int,
         x: Tensor,
         normed: Tensor,
-        sequel: Sequel,
+        next_norm: Tensor,
         rotation: Rotation,
         attend: Attend,
         deltas: Mapping[str, Delta],
-        next_deltas: Mapping[str, Delta],
         on: Touched,
     ) -> tuple[Tensor, Tensor]:
-        """x [N, hidden] and its norm → the same after the layer, the norm being the sequel's.
+        """x [N, hidden] and its norm → the same after the layer, the norm being that of the next one.
 
-        `deltas` apply to the tokens `on`; `next_deltas` are those of the next layer.
+        `deltas` apply to the tokens `on`.
         """
         ops = self.ops
-        output, gate_up, down = deltas.get("output"), deltas.get("gate_up"), deltas.get("down")
-        qkv = ops.project(normed, self.qkv, deltas.get("qkv"), on, (self.output, output))
+        qkv = ops.project(normed, self.qkv, deltas.get("qkv"), on)
         attended = attend(index, qkv.view(qkv.shape[0], -1, self.head_dim), rotation)
-        then = (self.gate_up, gate_up)
-        x, normed = ops.residual(x, attended, self.output, self.mlp_norm, output, on, then)
-        inner = ops.gated(normed, self.gate_up, gate_up, on, (self.down, down))
-        then = (sequel.matrix, next_deltas.get("qkv"))
-        return ops.residual(x, inner, self.down, sequel.norm, down, on, then)
+        x, normed = ops.residual(x, attended, self.output, self.mlp_norm, deltas.get("output"), on)
+        inner = ops.gated(normed, self.gate_up, deltas.get("gate_up"), on)
+        return ops.residual(x, inner, self.down, next_norm, deltas.get("down"), on)
 
 
 class Decoder(nn.Module):
@@ -100,15 +87,13 @@ class Decoder(nn.Module):
         self.blocks = tuple(Layer(config, dtype, device, self.ops) for _ in range(config.layers))
         self.layers = nn.ModuleList(self.blocks)
         self.norm = table(config.hidden_size, dtype, device)
+        # The norm before each layer's attention, and the last one.
+        self.norms = (*(block.attention_norm for block in self.blocks), self.norm)
         # [vocab, hidden] like the embedding, which it may be.
         self.head = (
             self.embedding
             if config.tie_embeddings
             else table((config.vocab_size, config.hidden_size), dtype, device)
-        )
-        self.sequels = (
-            *(Sequel(block.attention_norm, block.qkv) for block in self.blocks[1:]),
-            Sequel(self.norm, self.head.t()),
         )
         self.rotary = Rotary(config, dtype, device)
 
@@ -132,13 +117,12 @@ class Decoder(nn.Module):
         """
         x = self.embed(tokens, adapter, on, masked)
         rotation = self.rotary.at(positions)
-        deltas = (NO_DELTAS,) * len(self.blocks) if adapter is None else adapter.deltas
-        normed = self.ops.norm(x, self.blocks[0].attention_norm)
-        for index, (layer, sequel, own, after) in enumerate(
-            zip(self.blocks, self.sequels, deltas, (*deltas[1:], NO_DELTAS), strict=True)
-        ):
+        norms = self.norms
+        normed = self.ops.norm(x, norms[0])
+        for index, layer in enumerate(self.blocks):
+            deltas = NO_DELTAS if adapter is None else adapter.deltas[index]
             # Not called through Module.__call__: its hook checks cost as much as a kernel.
-            x, normed = layer.forward(index, x, normed, sequel, rotation, attend, own, after, on)
+            x, normed = layer.forward(index, x, normed, norms[index + 1], rotation, attend, deltas, on)
         return normed
 
     def embed(self, tokens: Tensor, adapter: Adapter | None, on: Touched, masked: Tensor | None) -> Tensor:

@@ -18,7 +18,6 @@ from recguide.models.kernels import launch
 from recguide.models.kernels.multiply import Detour, Tile, multiply, multiply_beside, outer_product
 from recguide.models.kernels.tensors import empty_rows
 from recguide.models.ops import fast
-from recguide.models.ops.ahead import following
 from recguide.models.ops.exact import ExactOps
 from recguide.models.ops.fast import FastOps
 from recguide.models.ops.torch_ops import TorchOps
@@ -140,17 +139,6 @@ def test_what_lies_past_the_last_token_reaches_no_result(tokens, dtype):
     assert torch.equal(multiply(roomy, matrix, tile), multiply(x, matrix, tile))
     tile = replace(tile, split=2)
     assert torch.equal(multiply(roomy, matrix, tile), multiply(x, matrix, tile))
-
-
-def test_what_a_product_fetches_of_the_next():
-    matrix = torch.zeros(4096, 512, dtype=torch.bfloat16)
-    whole = following((matrix, None), None, 2**30)
-    assert (whole.reach, whole.parts) == (4096, 1)
-    part = following((matrix, None), None, 2**20, Tile(64, 16, 128, split=2))
-    assert (part.reach, part.parts, part.depth) == (512, 2, 128)
-    assert part.reach * part.parts * 512 * 2 == 2**20
-    assert following((matrix, None), None, 2**10) is None
-    assert following(None, None, 2**30) is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -53,11 +53,10 @@ def layer() -> Layer:
 
 def run(ops, layer: Layer, x: Tensor, delta: Delta | None = None, on: Tensor | None = None):
     normed = ops.norm(x, layer.norm)
-    attended = ops.project(normed, layer.qkv, None, None, (layer.output, delta))[:, :HIDDEN].contiguous()
-    then = (layer.gate_up, None)
-    x, normed = ops.residual(x, attended, layer.output, layer.norm, delta, on, then)
-    inner = ops.gated(normed, layer.gate_up, None, None, (layer.down, None))
-    x, normed = ops.residual(x, inner, layer.down, layer.norm, None, None, (layer.head.t(), None))
+    attended = ops.project(normed, layer.qkv, None, None)[:, :HIDDEN].contiguous()
+    x, normed = ops.residual(x, attended, layer.output, layer.norm, delta, on)
+    inner = ops.gated(normed, layer.gate_up, None, None)
+    x, normed = ops.residual(x, inner, layer.down, layer.norm, None, None)
     return x, normed, ops.logits(normed, layer.head)
 
 

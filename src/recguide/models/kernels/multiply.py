@@ -60,20 +60,6 @@ class Detour:
     outer: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Following:
-    """What the next product reads first: `reach` inputs of every output of its matrix [in, out].
-
-    They are a multiple of 16 bytes. If the next product is split into `parts`, in steps of `depth` inputs,
-    that is so for each of them.
-    """
-
-    matrix: Tensor
-    reach: int
-    parts: int = 1
-    depth: int = 1
-
-
 def multiply(
     x: Tensor,
     matrix: Tensor,
@@ -82,7 +68,6 @@ def multiply(
     detour: Detour | None = None,
     gated: bool = False,
     out_dtype: torch.dtype | None = None,
-    following: Following | None = None,
 ) -> Tensor:
     """x [N, in] · matrix [in, out], which is stored by columns.
 
@@ -96,13 +81,11 @@ def multiply(
     else:
         y = empty_rows(x, tokens, outputs, out_dtype or x.dtype)
     low = None if detour is None else detour.low
-    _launch(x, matrix, y, tile, gated=gated, detour=detour, low=low, following=following)
+    _launch(x, matrix, y, tile, gated=gated, detour=detour, low=low)
     return y
 
 
-def multiply_beside(
-    x: Tensor, matrix: Tensor, inner: Tensor, tile: Tile, following: Following | None = None
-) -> tuple[Tensor, Tensor]:
+def multiply_beside(x: Tensor, matrix: Tensor, inner: Tensor, tile: Tile) -> tuple[Tensor, Tensor]:
     """x · matrix [in, out] and, in programs beside, x · inner [in, R].
 
     The first is what `multiply` returns, bit for bit, in float32; the second [split, N, R] in float32.
@@ -111,7 +94,7 @@ def multiply_beside(
     shape = (tile.split, tokens, matrix.shape[1]) if tile.split > 1 else (tokens, matrix.shape[1])
     y = x.new_empty(shape, dtype=torch.float32)
     low = x.new_empty(tile.split, tokens, inner.shape[1], dtype=torch.float32)
-    _launch(x, matrix, y, tile, inner=inner, low=low, following=following)
+    _launch(x, matrix, y, tile, inner=inner, low=low)
     return y, low
 
 
@@ -157,7 +140,6 @@ def _launch(
     detour: Detour | None = None,
     inner: Tensor | None = None,
     low: Tensor | None = None,
-    following: Following | None = None,
 ) -> None:
     x = x.contiguous()
     tokens, inputs = x.shape
@@ -169,7 +151,6 @@ def _launch(
     box = [tile.outputs, tile.depth]
     blocks = triton.cdiv(tokens, tile.tokens)
     columns = triton.cdiv(outputs, tile.outputs) + (0 if inner is None else triton.cdiv(ranks, tile.outputs))
-    ahead = Following(matrix, 0) if following is None else following
     launch: Any = cast("Any", product)[(blocks * columns * tile.split,)]
     launch(
         _by_rows(x, [tile.tokens, tile.depth]),
@@ -180,17 +161,11 @@ def _launch(
         _by_columns(outer, [tile.outputs, RANK_STEP]),
         None if detour is None else detour.on.view(torch.uint8),
         y,
-        None if following is None else ahead.matrix.t(),
         tokens,
         outputs,
         inputs,
         ranks,
         tile.split,
-        ahead.matrix.shape[1],
-        ahead.matrix.shape[0],
-        ahead.parts,
-        ahead.depth,
-        ahead.reach,
         BO=tile.outputs,
         TOK=tile.tokens,
         BK=tile.depth,
@@ -198,12 +173,10 @@ def _launch(
         DUAL=merged is not None,
         EXTRA=outer is not None,
         BESIDE=inner is not None,
-        FETCH=following is not None and x.is_cuda,
         LOW_SPLIT=1 if outer is None or low is None else low.shape[0],
         RANKS=RANK_STEP,
         STAGES=_stages(tile, 1 + gated, x),
         DUAL_STAGES=_stages(tile, 2 * (1 + gated), x),
-        LANES=32 * tile.warps,
         num_warps=tile.warps,
         **dependent(x),
     )

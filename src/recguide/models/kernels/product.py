@@ -5,8 +5,7 @@ that may be narrow: outputs [OUT, tokens] = matrix [OUT, K] · tokens [K, tokens
 less than sixteen, and nothing passes through registers on its way to them.
 
 What makes the difference at this speed is the gap between kernels. Each one lets the next start as soon as
-all of its own programs run (programmatic dependent launch), and at its end each fetches the beginning of the
-next matrix into the L2 cache, so that the memory has something to do until the next product reads.
+all of its own programs run (programmatic dependent launch).
 """
 
 # Triton ships no types, and kernels are not Python that a type checker could follow.
@@ -20,7 +19,6 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 from recguide.models.kernels.delta import touched_low
-from recguide.models.kernels.fetch import fetch
 
 
 @triton.jit
@@ -92,7 +90,7 @@ def _store(y, acc, first, OUT, first_token, tokens, split, BO: tl.constexpr, TOK
     tl.store(y + place, acc.to(y.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["tokens", "splits", "parts", "depth"])
+@triton.jit(do_not_specialize=["tokens", "splits"])
 def product(
     x,
     matrix,
@@ -102,17 +100,11 @@ def product(
     outer,
     on,
     y,
-    following,
     tokens,
     OUT,
     K,
     R,
     splits,
-    rows,
-    inputs,
-    parts,
-    depth,
-    reach,
     BO: tl.constexpr,
     TOK: tl.constexpr,
     BK: tl.constexpr,
@@ -120,13 +112,11 @@ def product(
     DUAL: tl.constexpr,
     EXTRA: tl.constexpr,
     BESIDE: tl.constexpr,
-    FETCH: tl.constexpr,
     LOW_SPLIT: tl.constexpr,
     RANKS: tl.constexpr,
     STAGES: tl.constexpr,
     DUAL_STAGES: tl.constexpr,
     PDL: tl.constexpr,
-    LANES: tl.constexpr,
 ):
     """y [tokens, OUT], or its partial sums [splits, tokens, OUT], of x [tokens, K] · matrix [OUT, K].
 
@@ -137,7 +127,6 @@ def product(
     EXTRA: those tokens get Σ low [LOW_SPLIT, tokens, R] · outer [OUT, R], RANKS at a
     time (both halves when GATED).
     BESIDE: further programs, the first ones, compute low [splits, tokens, R] = x · inner [R, K].
-    FETCH: see `fetch`, of `following` [rows, inputs].
     """
     pid = tl.program_id(0)
     blocks = tl.cdiv(tokens, TOK)
@@ -180,8 +169,6 @@ def product(
                 acc_up = tl.where(touched[None, :], acc_up_on, acc_up)
         else:
             acc, acc_up = _one(x, matrix, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, STAGES)
-        if FETCH:
-            fetch(following, rows, inputs, parts, depth, reach, LANES)
         if EXTRA and split == splits - 1:
             # One step at a time: those before left no memory for more.
             for step in tl.range(tl.cdiv(R, RANKS), num_stages=1):

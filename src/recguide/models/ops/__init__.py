@@ -19,15 +19,10 @@ Touched = Tensor | slice | None
 """Which of N tokens an adapter's deltas apply to: a mask [N] bool, a tail slice, or None for every token."""
 
 
-Upcoming = tuple[Tensor, Delta | None] | None
-"""The matrix [in, out] of the product after this one, which may be fetched meanwhile, and its delta."""
-
-
 class Ops(Protocol):
     """Products of tokens [N, in] with matrices [in, out], and the norms between them.
 
-    `delta` is the adapter's share of a product (None for none), `on` the tokens that get it, `then` what is
-    read next: by a `residual` after `project` and `gated`, else by one of these or by `logits`.
+    `delta` is the adapter's share of a product (None for none), `on` the tokens that get it.
     """
 
     @property
@@ -35,27 +30,16 @@ class Ops(Protocol):
         """Whether deltas must have been folded (`recguide.models.folding`) before they are used."""
         ...
 
-    def project(
-        self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched, then: Upcoming = None
-    ) -> Tensor:
+    def project(self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         """normed [N, hidden] times matrix [hidden, out]: [N, out]."""
         ...
 
-    def gated(
-        self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched, then: Upcoming = None
-    ) -> Tensor:
+    def gated(self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         """normed [N, hidden] times gate_up [hidden, 2·inner]; SiLU(gate) · up, [N, inner]."""
         ...
 
     def residual(
-        self,
-        x: Tensor,
-        y: Tensor,
-        matrix: Tensor,
-        norm: Tensor,
-        delta: Delta | None,
-        on: Touched,
-        then: Upcoming = None,
+        self, x: Tensor, y: Tensor, matrix: Tensor, norm: Tensor, delta: Delta | None, on: Touched
     ) -> tuple[Tensor, Tensor]:
         """x [N, hidden] plus y [N, in] times matrix [in, hidden], and that sum's RMSNorm under `norm`."""
         ...

@@ -15,8 +15,7 @@ from torch import Tensor
 from recguide.models.adapter import Delta
 from recguide.models.kernels import launch
 from recguide.models.kernels.multiply import Tile, multiply
-from recguide.models.ops import Touched, Upcoming
-from recguide.models.ops.ahead import AROUND_ATTENTION, AROUND_NORM, following
+from recguide.models.ops import Touched
 from recguide.models.ops.detours import by_weights
 
 TILE = Tile(outputs=64, tokens=64, depth=64, stages=4)
@@ -34,34 +33,20 @@ class ExactOps:
     def __init__(self, eps: float) -> None:
         self._eps = eps
 
-    def project(
-        self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched, then: Upcoming = None
-    ) -> Tensor:
+    def project(self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         matrix, detour = by_weights(matrix, delta, on)
-        ahead = following(then, on, AROUND_ATTENTION, _tile_then(then))
-        return multiply(normed, matrix, TILE, detour=detour, following=ahead)
+        return multiply(normed, matrix, TILE, detour=detour)
 
-    def gated(
-        self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched, then: Upcoming = None
-    ) -> Tensor:
+    def gated(self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         gate_up, detour = by_weights(gate_up, delta, on)
-        ahead = following(then, on, AROUND_NORM, _tile_then(then))
-        return multiply(normed, gate_up, TILE, detour=detour, gated=True, following=ahead)
+        return multiply(normed, gate_up, TILE, detour=detour, gated=True)
 
     def residual(
-        self,
-        x: Tensor,
-        y: Tensor,
-        matrix: Tensor,
-        norm: Tensor,
-        delta: Delta | None,
-        on: Touched,
-        then: Upcoming = None,
+        self, x: Tensor, y: Tensor, matrix: Tensor, norm: Tensor, delta: Delta | None, on: Touched
     ) -> tuple[Tensor, Tensor]:
         matrix, detour = by_weights(matrix, delta, on)
-        ahead = following(then, on, AROUND_NORM)
         tile = split_tile(*matrix.shape)
-        partials = multiply(y, matrix, tile, detour=detour, out_dtype=torch.float32, following=ahead)
+        partials = multiply(y, matrix, tile, detour=detour, out_dtype=torch.float32)
         return launch.summed_norm(x, partials, norm, self._eps)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -69,10 +54,6 @@ class ExactOps:
 
     def logits(self, hidden: Tensor, head: Tensor) -> Tensor:
         return multiply(hidden, head.t(), TILE, out_dtype=torch.float32)
-
-
-def _tile_then(then: Upcoming) -> Tile | None:
-    return None if then is None else split_tile(*then[0].shape)
 
 
 def split_tile(inputs: int, outputs: int) -> Tile:

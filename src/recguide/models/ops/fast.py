@@ -14,8 +14,7 @@ from torch import Tensor
 from recguide.models.adapter import Delta
 from recguide.models.kernels import launch
 from recguide.models.kernels.multiply import Detour, Tile, multiply, multiply_beside, outer_product
-from recguide.models.ops import Touched, Upcoming
-from recguide.models.ops.ahead import AROUND_ATTENTION, AROUND_NORM, following
+from recguide.models.ops import Touched
 from recguide.models.ops.detours import by_weights, folded, mask
 from recguide.models.ops.tiles import MOST_TOKENS, Kind, low_tile, tile_for
 from recguide.models.ops.torch_ops import head_logits
@@ -32,39 +31,26 @@ class FastOps:
     def __init__(self, eps: float) -> None:
         self._eps = eps
 
-    def project(
-        self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched, then: Upcoming = None
-    ) -> Tensor:
+    def project(self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         tile = _tile("plain", matrix, normed)
         if tile is None:
             return _by_library(normed, matrix, delta, on)
         matrix, detour = _detour(normed, matrix, delta, on)
-        ahead = following(then, on, AROUND_ATTENTION, _tile_then(then, normed))
-        return multiply(normed, matrix, tile, detour=detour, following=ahead)
+        return multiply(normed, matrix, tile, detour=detour)
 
-    def gated(
-        self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched, then: Upcoming = None
-    ) -> Tensor:
+    def gated(self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         tile = _tile("gated", gate_up, normed)
         if tile is None:
             return launch.silu_gate(_by_library(normed, gate_up, delta, on))
         gate_up, detour = _detour(normed, gate_up, delta, on)
         if detour is not None and detour.merged is not None and tile.tokens == MOST_TOKENS:
             tile = replace(tile, warps=8)  # four sums of that width are too many for the registers of four
-        ahead = following(then, on, AROUND_NORM, _tile_then(then, normed))
-        return multiply(normed, gate_up, tile, detour=detour, gated=True, following=ahead)
+        return multiply(normed, gate_up, tile, detour=detour, gated=True)
 
     def residual(
-        self,
-        x: Tensor,
-        y: Tensor,
-        matrix: Tensor,
-        norm: Tensor,
-        delta: Delta | None,
-        on: Touched,
-        then: Upcoming = None,
+        self, x: Tensor, y: Tensor, matrix: Tensor, norm: Tensor, delta: Delta | None, on: Touched
     ) -> tuple[Tensor, Tensor]:
-        partials, added = _partials(y, matrix, delta, on, then)
+        partials, added = _partials(y, matrix, delta, on)
         return launch.summed_norm(x, partials, norm, self._eps, added)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -82,18 +68,12 @@ def _tile(kind: Kind, matrix: Tensor, x: Tensor) -> Tile | None:
     return tile_for(kind, inputs, outputs // 2 if kind == "gated" else outputs, x.shape[0])
 
 
-def _tile_then(then: Upcoming, x: Tensor) -> Tile | None:
-    return None if then is None else _tile("summed", then[0], x)
-
-
 def _by_factors(matrix: Tensor, delta: Delta | None, on: Touched) -> bool:
     """Whether a delta is added by its factors, because reading its merged matrix too would take longer."""
     return delta is not None and on is not None and matrix.nbytes > SMALL_BYTES
 
 
-def _partials(
-    y: Tensor, matrix: Tensor, delta: Delta | None, on: Touched, then: Upcoming
-) -> tuple[Tensor, Tensor | None]:
+def _partials(y: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> tuple[Tensor, Tensor | None]:
     """Sums of y · matrix, and what a delta adds to them ([N, out], None for nothing).
 
     The inner product is computed beside the other one: it is as long, but has few outputs.
@@ -101,13 +81,12 @@ def _partials(
     tile = _tile("summed", matrix, y)
     if tile is None:
         return _partials_by_library(y, matrix, delta, on)
-    ahead = following(then, on, AROUND_NORM)
     if delta is not None and _by_factors(matrix, delta, on):
         factors = folded(delta)
-        partials, low = multiply_beside(y, matrix, factors.inner, tile, ahead)
+        partials, low = multiply_beside(y, matrix, factors.inner, tile)
         return partials, outer_product(low, factors.outer, mask(on))
     matrix, detour = by_weights(matrix, delta, on)
-    return multiply(y, matrix, tile, detour=detour, out_dtype=torch.float32, following=ahead), None
+    return multiply(y, matrix, tile, detour=detour, out_dtype=torch.float32), None
 
 
 def _partials_by_library(

@@ -78,8 +78,8 @@ MEASURED: dict[tuple[Kind, int, int, int], Tile | None] = {
 }
 """(kind, inputs, outputs, token bucket) → tile, or None for the vendor's library: the fastest on an H200.
 
-Within a layer it is one of ours even where the library's is a little faster alone: that neither fetches ahead
-nor lets the next kernel begin.
+Within a layer it is one of ours even where the library's is a little faster alone: that waits until the
+kernel before it has ended, and lets the next one wait likewise.
 """
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recguide.models.adapter import Delta
 from recguide.models.norm import RmsNorm
-from recguide.models.ops import Touched, Upcoming
+from recguide.models.ops import Touched
 
 
 class TorchOps:
@@ -22,30 +22,18 @@ class TorchOps:
     def __init__(self, hidden_size: int, eps: float, dtype: torch.dtype, device: torch.device) -> None:
         self.norm = RmsNorm(hidden_size, eps, dtype, device)
 
-    def project(
-        self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched, then: Upcoming = None
-    ) -> Tensor:
-        del then  # nothing is fetched ahead here
+    def project(self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         return _with_delta(torch.mm(normed, matrix), normed, delta, on)
 
-    def gated(
-        self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched, then: Upcoming = None
-    ) -> Tensor:
-        del then
-        gate, up = self.project(normed, gate_up, delta, on).chunk(2, -1)
+    def gated(self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
+        both = self.project(normed, gate_up, delta, on)
+        half = both.shape[1] // 2  # slices are cheaper than a chunk
+        gate, up = both[:, :half], both[:, half:]
         return F.silu(gate) * up
 
     def residual(
-        self,
-        x: Tensor,
-        y: Tensor,
-        matrix: Tensor,
-        norm: Tensor,
-        delta: Delta | None,
-        on: Touched,
-        then: Upcoming = None,
+        self, x: Tensor, y: Tensor, matrix: Tensor, norm: Tensor, delta: Delta | None, on: Touched
     ) -> tuple[Tensor, Tensor]:
-        del then
         x = _with_delta(torch.addmm(x, y, matrix), y, delta, on)
         return x, self.norm(x, norm)
 
