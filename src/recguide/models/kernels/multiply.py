@@ -29,6 +29,8 @@ RANK_STEP = 32
 class Tile:
     """How one product is cut up.
 
+    Of a program's loops over steps one runs, so they share the memory for steps in flight.
+
     Attributes:
         outputs: matrix columns a program computes (of gates and of ups each); at least 64 fill a tensor core.
         tokens: tokens a program computes, a power of two, at least 16.
@@ -151,6 +153,7 @@ def _launch(
     box = [tile.outputs, tile.depth]
     blocks = triton.cdiv(tokens, tile.tokens)
     columns = triton.cdiv(outputs, tile.outputs) + (0 if inner is None else triton.cdiv(ranks, tile.outputs))
+    stages = stages_of(tile, 1 + gated, x.element_size())
     launch: Any = cast("Any", product)[(blocks * columns * tile.split,)]
     launch(
         _by_rows(x, [tile.tokens, tile.depth]),
@@ -175,17 +178,22 @@ def _launch(
         BESIDE=inner is not None,
         LOW_SPLIT=1 if outer is None or low is None else low.shape[0],
         RANKS=RANK_STEP,
-        STAGES=_stages(tile, 1 + gated, x),
-        DUAL_STAGES=_stages(tile, 2 * (1 + gated), x),
+        STAGES=stages,
+        DUAL_STAGES=stages_of(tile, 2 * (1 + gated), x.element_size()),
+        BESIDE_STAGES=max(1, stages - 1),
         num_warps=tile.warps,
         **dependent(x),
     )
 
 
-def _stages(tile: Tile, blocks: int, x: Tensor) -> int:
-    """Steps in flight of so many blocks of matrices, as the memory allows."""
-    step_bytes = (blocks * tile.outputs + tile.tokens) * tile.depth * x.element_size()
-    return max(1, min(tile.stages, SHARED_BYTES // step_bytes))
+def stages_of(tile: Tile, blocks: int, element_size: int) -> int:
+    """Steps in flight, each of so many blocks of matrices, as the memory allows."""
+    return max(1, min(tile.stages, SHARED_BYTES // step_bytes(tile, blocks, element_size)))
+
+
+def step_bytes(tile: Tile, blocks: int, element_size: int) -> int:
+    """Shared memory of one step: blocks of matrices [outputs, depth] and one of tokens."""
+    return (blocks * tile.outputs + tile.tokens) * tile.depth * element_size
 
 
 def _by_rows(x: Tensor, box: list[int]) -> TensorDescriptor:

@@ -116,6 +116,7 @@ def product(
     RANKS: tl.constexpr,
     STAGES: tl.constexpr,
     DUAL_STAGES: tl.constexpr,
+    BESIDE_STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """y [tokens, OUT], or its partial sums [splits, tokens, OUT], of x [tokens, K] · matrix [OUT, K].
@@ -126,7 +127,8 @@ def product(
     DUAL: tokens that are `on` [tokens] take `merged` instead of `matrix`.
     EXTRA: those tokens get Σ low [LOW_SPLIT, tokens, R] · outer [OUT, R], RANKS at a
     time (both halves when GATED).
-    BESIDE: further programs, the first ones, compute low [splits, tokens, R] = x · inner [R, K].
+    BESIDE: further programs, the first ones, compute low [splits, tokens, R] = x · inner [R, K]; y is float32
+    like low, and there is no other variant.
     """
     pid = tl.program_id(0)
     blocks = tl.cdiv(tokens, TOK)
@@ -143,43 +145,48 @@ def product(
     if PDL:
         cuda.gdc_launch_dependents()
         cuda.gdc_wait()
-    if pid < beside:
-        if BESIDE:
-            acc, _ = _one(x, inner, first, R, first_token, start, stop, BO, TOK, BK, False, STAGES)
-            _store(low, acc, first, R, first_token, tokens, split, BO, TOK)
-    else:
-        if DUAL:
-            token = first_token + tl.arange(0, TOK)
-            touched = tl.load(on + token, mask=token < tokens, other=0) != 0
-            untouched = tl.load(on + token, mask=token < tokens, other=1) == 0
-            # Touched tokens are neighbours: most blocks of a large batch read one matrix only.
-            if tl.max(touched.to(tl.int32), 0) == 0:
-                acc, acc_up = _one(
-                    x, matrix, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, STAGES
-                )
-            elif tl.max(untouched.to(tl.int32), 0) == 0:
-                acc, acc_up = _one(
-                    x, merged, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, STAGES
-                )
-            else:
-                acc, acc_up, acc_on, acc_up_on = _both(
-                    x, matrix, merged, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, DUAL_STAGES
-                )
-                acc = tl.where(touched[None, :], acc_on, acc)
-                acc_up = tl.where(touched[None, :], acc_up_on, acc_up)
-        else:
+    if DUAL:
+        token = first_token + tl.arange(0, TOK)
+        touched = tl.load(on + token, mask=token < tokens, other=0) != 0
+        untouched = tl.load(on + token, mask=token < tokens, other=1) == 0
+        # Touched tokens are neighbours: most blocks of a large batch read one matrix only.
+        if tl.max(touched.to(tl.int32), 0) == 0:
             acc, acc_up = _one(x, matrix, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, STAGES)
-        if EXTRA and split == splits - 1:
-            # One step at a time: those before left no memory for more.
-            for step in tl.range(tl.cdiv(R, RANKS), num_stages=1):
-                at = step * RANKS
-                ranks = touched_low(low, on, first_token, at, tokens, R, LOW_SPLIT, TOK, RANKS)
-                weight = outer.load([first, at])
-                column = ranks.to(weight.dtype)
-                acc = tl.dot(weight, column, acc, input_precision="ieee")
-                if GATED:
-                    weight = outer.load([OUT + first, at])
-                    acc_up = tl.dot(weight, column, acc_up, input_precision="ieee")
-        if GATED:
-            acc = acc * tl.sigmoid(acc) * acc_up
+        elif tl.max(untouched.to(tl.int32), 0) == 0:
+            acc, acc_up = _one(x, merged, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, STAGES)
+        else:
+            acc, acc_up, acc_on, acc_up_on = _both(
+                x, matrix, merged, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, DUAL_STAGES
+            )
+            acc = tl.where(touched[None, :], acc_on, acc)
+            acc_up = tl.where(touched[None, :], acc_up_on, acc_up)
+    elif BESIDE:
+        # With as many stages these branches would be alike, and the compiler would make one of them that
+        # holds the memory of both.
+        if pid < beside:
+            acc, acc_up = _one(
+                x, inner, first, R, first_token, start, stop, BO, TOK, BK, False, BESIDE_STAGES
+            )
+        else:
+            acc, acc_up = _one(x, matrix, first, OUT, first_token, start, stop, BO, TOK, BK, False, STAGES)
+    else:
+        acc, acc_up = _one(x, matrix, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, STAGES)
+    if EXTRA and split == splits - 1:
+        # One step at a time: those before left no memory for more.
+        for step in tl.range(tl.cdiv(R, RANKS), num_stages=1):
+            at = step * RANKS
+            ranks = touched_low(low, on, first_token, at, tokens, R, LOW_SPLIT, TOK, RANKS)
+            weight = outer.load([first, at])
+            column = ranks.to(weight.dtype)
+            acc = tl.dot(weight, column, acc, input_precision="ieee")
+            if GATED:
+                weight = outer.load([OUT + first, at])
+                acc_up = tl.dot(weight, column, acc_up, input_precision="ieee")
+    if GATED:
+        acc = acc * tl.sigmoid(acc) * acc_up
+    if BESIDE:
+        is_low = pid < beside
+        width = tl.where(is_low, R, OUT)
+        _store(tl.where(is_low, low, y), acc, first, width, first_token, tokens, split, BO, TOK)
+    else:
         _store(y, acc, first, OUT, first_token, tokens, split, BO, TOK)
