@@ -146,12 +146,15 @@ def conditions(
 
 
 def costs(engines: Mapping[str, Engine], work: Workload, loads: Sequence[int]) -> list[dict[str, Any]]:
-    """Tokens per second of the "exact" and the "default" engine, decode-only steps, by method and load."""
+    """Tokens per second of the "exact" and the "default" engine, decode-only steps, by method and load.
+
+    Where a load exceeds the prompts, they come again.
+    """
     found: list[dict[str, Any]] = []
     for method in ("ar", "recguide"):
         for load in loads:
             params = [work.params(i, method, logprobs=False) for i in range(load)]
-            prompts = work.prompts[:load]
+            prompts = [work.prompts[i % len(work.prompts)] for i in range(load)]
             row: dict[str, Any] = {"method": method, "load": load}
             for mode, engine in engines.items():
                 decode(engine, prompts, params)  # compiles, captures

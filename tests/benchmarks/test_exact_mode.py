@@ -62,3 +62,10 @@ def test_costs_have_both_modes():
         ("recguide", 3),
     ]
     assert all(row["exact_tokens_per_s"] > 0 and row["exact_over_default"] > 0 for row in prices)
+
+
+def test_fewer_prompts_than_the_load_come_again():
+    few = replace(WORK, prompts=PROMPTS[:2])
+    prices = costs({"exact": make(), "default": make()}, few, loads=(4,))
+    assert [(row["method"], row["load"]) for row in prices] == [("ar", 4), ("recguide", 4)]
+    assert all(row["exact_tokens_per_s"] > 0 for row in prices)
