@@ -22,6 +22,10 @@ class Hulls:
     tokens: Floats
     gain: Floats
 
+    def of(self, menus: Ints) -> Hulls:
+        """Those of some menus, in that order."""
+        return Hulls(self.item[menus], self.tokens[menus], self.gain[menus])
+
     @property
     def slope(self) -> Floats:
         """[R, P] Δy/Δn; 0 where there are no more vertices."""

@@ -10,12 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recguide.guidance.arrays import Floats
+from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.hull import Hulls, hulls
 from recguide.guidance.outlook import Outlook
-
-AR = 0
-"""Index of plain AR in every menu."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +20,9 @@ class Menus:
     """Of every cell.
 
     Attributes:
-        n, y: [cells, items] query tokens and tokens per forward; item AR is (1, 1).
-        hulls: of them.
+        n, y: [cells, vertices] query tokens and tokens per forward along the menus' hulls, from AR, (1, 1),
+            on. At any price the best item is one of them.
+        hulls: the steps between them.
         block: block → its outlook.
         head: [cells] probability that a continuation beside an AR step is right.
     """
@@ -42,24 +40,41 @@ class Menus:
             columns.append(drafting(block, outlook))
             columns.append(stepping(block, outlook, head))
         n, y = (np.concatenate(parts, axis=1) for parts in zip(*columns, strict=True))
-        return cls(n, y, hulls(n, y), outlooks, head)
+        found = hulls(n, y)
+        rows = np.arange(len(n))[:, None]
+        return cls(n[rows, found.item], y[rows, found.item], found, outlooks, head)
 
-    def net(self, price: float) -> Floats:
-        """[cells] g: the best mean of (tokens − μ·n) per forward."""
-        return (self.y - price * self.n).max(1)
+    def net(self, price: float, cells: Ints, token: Floats | float = 1.0) -> Floats:
+        """[R] g of these cells: the best mean of (tokens − μ·n) per forward.
 
-    def worth(self, price: float, net: Floats) -> Mapping[int, Floats]:
-        """Block → [cells] what a draft in hand is worth, against none, at this price.
+        `token` [R] is what a token counts.
+        """
+        return (_column(token) * self.y[cells] - price * self.n[cells]).max(1)
+
+    def worth(self, price: float, cells: Ints, token: Floats | float = 1.0) -> Floats:
+        """[R, blocks] what a draft in hand is worth, against none, at this price.
 
         The rounds until a draft is needed again emit A each, and each costs its query tokens and a forward.
         """
-        return {
-            block: (
-                (outlook.acceptance - price * (outlook.verified + block * outlook.branches) - net[:, None])
-                / (1 - outlook.reuse)
-            ).max(1)
-            for block, outlook in self.block.items()
-        }
+        net, token = self.net(price, cells, token)[:, None], _column(token)
+        columns: list[Floats] = []
+        for block, of in self.block.items():
+            made = token * of.acceptance[cells]
+            spent = price * (of.verified[cells] + block * of.branches[cells])
+            columns.append(((made - spent - net) / (1 - of.reuse[cells])).max(1))
+        return np.stack(columns, axis=1)
+
+    def cost(self, price: float, rent: float, cells: Ints) -> tuple[Floats, Floats]:
+        """[R] the least a token costs if forwards cost `rent` beside their query tokens, and y then."""
+        n, y = self.n[cells], self.y[cells]
+        each = (rent + price * n) / y
+        best = each.argmin(1)
+        rows = np.arange(len(cells))
+        return each[rows, best], y[rows, best]
+
+
+def _column(values: Floats | float) -> Floats:
+    return np.reshape(values, (-1, 1))
 
 
 def drafting(block: int, outlook: Outlook) -> tuple[Floats, Floats]:

@@ -27,6 +27,7 @@ class Paper:
         rho: ρ_C by load; loads that it lacks get the table's own.
         prefix: at which T_C(B) is read.
         overlap: whether a single request gets branches.
+        block: everyone's instead of eq. 3's, as in the paper's measurements at C = 1.
     """
 
     def __init__(
@@ -37,12 +38,13 @@ class Paper:
         rho: Mapping[int, float] | None = None,
         prefix: int = 1000,
         overlap: bool = True,
+        block: int | None = None,
     ) -> None:
         if table.signal == "record":
             raise ParameterError("value_table", "the paper's s is an entropy; calibrate with that signal")
         self._table, self._clock = table, clock
         self._rho = dict(rho or {})
-        self._prefix, self._overlap = prefix, overlap
+        self._prefix, self._overlap, self._block = prefix, overlap, block
         self._values = table.values()[:, [table.blocks.index(block) for block in BLOCKS]]
         self._ms: dict[int, Floats] = {}
 
@@ -66,6 +68,8 @@ class Paper:
 
     def _blocks(self, view: View) -> Ints:
         """[R] B* of eq. 3; the recipe's block for a request without history."""
+        if self._block is not None:
+            return np.full(len(view), self._block, np.int64)
         load = len(view)
         cell = self._table.cell(view.signals, view.previous, view.full)
         best = np.array(BLOCKS)[choices(self._values[cell], self._round_ms(load), self.rho(load))]

@@ -8,7 +8,7 @@ is straight that opens a branch iff q·(g + μB) ≥ μ·b, and verifies a slot 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,8 @@ class Market:
     Attributes:
         price, rate: μ, ρ.
         floor: what a query token costs where it is cheapest in this step; what brings less is not looked at.
-        worth: block → [cells] of a draft in hand.
+        token: [R] what a token emitted now counts.
+        worth: [R, blocks] of a draft in hand, against none, by the table's blocks.
         time: T(N, X) of this step.
         weight: prefix → what a query token over it costs, relative to one without.
     """
@@ -35,9 +36,29 @@ class Market:
     price: float
     rate: float
     floor: float
-    worth: Mapping[int, Floats]
+    token: Floats
+    worth: Floats
     time: Time
     weight: Callable[[Floats], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """What things are worth to each of R requests.
+
+    Attributes:
+        token: [R] of a token emitted now.
+        blocks: [blocks] sizes that a draft may have, rising.
+        draft: [R, blocks] of a draft in hand, against none.
+    """
+
+    token: Floats
+    blocks: Ints
+    draft: Floats
+
+    def capped(self, request: Ints, most: Ints) -> Floats:
+        """[I, blocks] of drafts that can emit no more than `most` [I]."""
+        return np.minimum(self.draft[request], (self.token[request] * most)[:, None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +88,10 @@ class _Additions:
 
 
 def solve(view: View, cell: Ints, hand: InHand, beliefs: Beliefs, market: Market) -> Plan:
-    worth = np.stack([market.worth[block][cell] for block in sorted(market.worth)], axis=1)  # [R, blocks]
-    blocks = np.array(sorted(market.worth))
-    begin = _beginnings(view, cell, beliefs, worth, blocks)
-    branches, chances = _candidates(view, hand, beliefs, worth, blocks, market)
-    parts = (_steps(begin), _slots(hand, market.floor), _branch_gains(branches, chances, worth, blocks))
+    values = _Values(market.token, np.array(beliefs.table.blocks), market.worth)
+    begin = _beginnings(view, cell, beliefs.menus.head[cell], values)
+    branches, chances = _candidates(view, hand, beliefs, values, market)
+    parts = (_steps(begin), _slots(hand, values, market.floor), _branch_gains(branches, chances, values))
     request, tokens, gain = (
         np.concatenate([getattr(part, name) for part in parts]) for name in _Additions.__slots__
     )
@@ -93,21 +113,30 @@ def base_of(view: View) -> Base:
 # --- requests without a draft -------------------------------------------------------------------------------
 
 
-def _beginnings(view: View, cell: Ints, beliefs: Beliefs, worth: Floats, blocks: Ints) -> _Beginnings:
-    rows = np.flatnonzero(view.draft == 0)
-    remaining = view.remaining[rows, None]
-    mine = worth[rows]
-    head = beliefs.menus.head[cell[rows], None]
+def _beginnings(view: View, cell: Ints, head: Floats, values: _Values) -> _Beginnings:
+    free = np.flatnonzero(view.draft == 0)
+    blocks, beyond = values.blocks, int(values.blocks[-1]) + 1
+    # Requests of one cell that no block takes to their cap have one menu.
+    room = np.minimum(view.remaining[free], beyond)
+    _, first, menu = np.unique(cell[free] * (beyond + 1) + room, return_index=True, return_inverse=True)
+    rows, remaining = free[first], room[first]
     one = np.ones((len(rows), 1))
     tokens = np.concatenate([one, one * blocks, one * (1 + blocks)], axis=1)
+    step, draft = values.token[rows, None], values.capped(rows, remaining)
+    after = step + head[rows, None] * draft
     # A block that reaches past the cap is cut there; one slot is no draft.
-    draft = np.where(remaining >= 2, np.minimum(mine, remaining), -np.inf)
-    after = np.where(remaining >= 3, 1 + head * np.minimum(mine, remaining), -np.inf)
-    gain = np.concatenate([one, draft, after], axis=1)
+    gain = np.concatenate(
+        [
+            step,
+            np.where(remaining[:, None] >= 2, draft, -np.inf),
+            np.where(remaining[:, None] >= 3, after, -np.inf),
+        ],
+        axis=1,
+    )
     none = np.zeros(len(blocks), np.int64)
     return _Beginnings(
-        rows,
-        hulls(tokens, gain),
+        free,
+        hulls(tokens, gain).of(menu),
         block=np.concatenate([[0], blocks, none]),
         verified=np.concatenate([[1], none, none + 1]),
         branch=np.concatenate([[0], none, blocks]),
@@ -123,19 +152,20 @@ def _steps(begin: _Beginnings) -> _Additions:
 # --- drafts in hand -----------------------------------------------------------------------------------------
 
 
-def _slots(hand: InHand, floor: float) -> _Additions:
+def _slots(hand: InHand, values: _Values, floor: float) -> _Additions:
     """Slots 1, 2, … of the causal row: each is emitted with a probability that falls along the block."""
-    at, slot = np.nonzero(hand.alive[:, 1:] >= max(floor, 1e-9))
-    return _Additions(hand.rows[at], np.ones(len(at)), hand.alive[at, slot + 1])
+    gain = hand.alive[:, 1:] * values.token[hand.rows, None]
+    at, slot = np.nonzero(gain >= max(floor, 1e-9))
+    return _Additions(hand.rows[at], np.ones(len(at)), gain[at, slot])
 
 
 def _candidates(
-    view: View, hand: InHand, beliefs: Beliefs, worth: Floats, blocks: Ints, market: Market
+    view: View, hand: InHand, beliefs: Beliefs, values: _Values, market: Market
 ) -> tuple[Branches, Floats]:
     """Branches that may pay, and their probabilities of reuse."""
     found: list[tuple[Ints, Ints, int, Floats]] = []
     if len(hand.rows):
-        best = (worth[hand.rows] / blocks).max(1, keepdims=True)
+        best = (values.draft[hand.rows] / values.blocks).max(1, keepdims=True)
         before = np.concatenate([np.zeros((len(hand.rows), 1)), hand.alive[:, :-1]], axis=1)
         last = np.minimum(view.draft, view.remaining)[hand.rows]
         fixed = before * hand.failing * (np.arange(before.shape[1]) < last[:, None])
@@ -152,9 +182,9 @@ def _candidates(
     slot = np.concatenate([slots for _, slots, _, _ in found])
     head = np.concatenate([np.full(len(rows), number) for rows, _, number, _ in found])
     chances = np.concatenate([chance for _, _, _, chance in found])
-    net = np.minimum(worth[request], (view.remaining[request] - slot)[:, None]) * chances[:, None]
-    block = blocks[(net - market.price * blocks).argmax(1)]
-    block = np.minimum(block, view.remaining[request] - slot)
+    left = view.remaining[request] - slot
+    net = values.capped(request, left) * chances[:, None] - market.price * values.blocks
+    block = np.minimum(values.blocks[net.argmax(1)], left)
     kept = block >= 2
     order = np.lexsort((slot[kept], request[kept]))
     parts = (request[kept][order], slot[kept][order], head[kept][order], block[kept][order])
@@ -169,9 +199,9 @@ def _worthwhile(
     return hand.rows[at], slot, head, chance[at, slot]
 
 
-def _branch_gains(branches: Branches, chances: Floats, worth: Floats, blocks: Ints) -> _Additions:
-    at = np.minimum(np.searchsorted(blocks, branches.block), len(blocks) - 1)
-    saved = np.minimum(worth[branches.request, at], branches.block)
+def _branch_gains(branches: Branches, chances: Floats, values: _Values) -> _Additions:
+    at = np.minimum(np.searchsorted(values.blocks, branches.block), len(values.blocks) - 1)
+    saved = values.capped(branches.request, branches.block)[np.arange(len(at)), at]
     return _Additions(branches.request, branches.block.astype(np.float64), np.maximum(0.0, chances * saved))
 
 

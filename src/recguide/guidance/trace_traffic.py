@@ -12,7 +12,6 @@ from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.records import RoundRecord
 from recguide.guidance.traffic import WIDEST, Drafted
 
-
 TOSS = 2_654_435_761
 
 
