@@ -10,7 +10,9 @@ from recguide.attention import recent
 from recguide.attention.recent import KEPT, RecentWork
 from recguide.attention.work import RowColumns, Tiling, work_list
 
-TILING = Tiling(share=2, kv_heads=2, rows=8, keys=4, programs=6, grain=1, exact=False, partial_rows=2 * 6 * 8)
+TILING = Tiling(
+    share=2, kv_heads=2, rows=8, keys=4, programs=6, resident=2, grain=1, exact=False, partial_rows=2 * 6 * 8
+)
 
 
 @st.composite

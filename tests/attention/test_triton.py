@@ -19,13 +19,12 @@ from recguide.kv.cache import KVCache
 pytest.importorskip("triton")
 
 from recguide.attention.triton_backend import TritonAttention, Tuning
-from recguide.attention.work import MERGES
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DIM = 16
-SMALL = Tuning(rows=32, keys=16, heads_at_once=16, at_once=2, merged_to=0)
-"""Sizes that make many tiles and blocks of little, merged by the third kernel."""
-TWO_KERNELS = replace(SMALL, merged_to=1 << 30)
+SMALL = Tuning(rows=32, keys=16, heads_at_once=16, at_once=2)
+"""Sizes that make many tiles and blocks of little."""
+WIDE_MERGES = replace(SMALL, at_once=16, grain=1)
 
 
 def cache_of(pages, page_size, kv_heads=2, dim=DIM, dtype=torch.float32, layers=1, device=DEVICE):
@@ -141,7 +140,7 @@ page_sizes = st.sampled_from((1, 3, 8, 16, 32))
 """Pages that blocks of SMALL do not divide, fit and are larger than."""
 
 
-tunings = st.sampled_from((SMALL, TWO_KERNELS))
+tunings = st.sampled_from((SMALL, WIDE_MERGES))
 
 
 @settings(max_examples=20, deadline=None)
@@ -183,8 +182,8 @@ def test_any_number_of_query_heads_shares_a_key_head(heads):
         Tuning(),
         Tuning(few=False),
         replace(SMALL, few=False, grain=1),
-        replace(TWO_KERNELS, at_once=16, grain=1),
-        replace(SMALL, wide_from=1),
+        WIDE_MERGES,
+        replace(SMALL, whole=False),
     ],
 )
 def test_tuning_changes_no_result(tuning):
@@ -194,19 +193,8 @@ def test_tuning_changes_no_result(tuning):
 def test_one_token_alone():
     check([Row(0, 0, (1,), True)], [[0]], 16, tuning=SMALL)
     check([Row(0, 0, (1,), False)], [[]], 16, tuning=SMALL)
-    for tuning in (SMALL, TWO_KERNELS):
+    for tuning in (SMALL, WIDE_MERGES):
         check([Row(0, 60, (1,), True)], [[1, 3, 2, 0]], 16, tuning=tuning, programs=9)
-
-
-def test_a_kernel_that_merges_leaves_its_counts_as_they_were():
-    cache = cache_of(6, 16)
-    attention = TritonAttention(cache, 6, tuning=TWO_KERNELS, programs=9)
-    batch = packed(attention, VERIFY, TABLES, 16)
-    assert batch.work[9, MERGES] > 0
-    qkv, turn = projections(batch, 6, 2), rotation_at(batch.positions)
-    attend = attention.plan(batch)
-    first = attend(0, qkv.clone(), turn)
-    assert torch.equal(attend(0, qkv, turn), first)
 
 
 def padded(batch, tokens):

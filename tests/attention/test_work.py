@@ -14,8 +14,18 @@ from recguide.attention.work import RowColumns, Tiling, items_cap, work_list
 from recguide.core import Row
 
 
-def tiling_of(share=4, kv_heads=8, rows=64, keys=64, programs=264, grain=2, exact=False, partial_rows=2**17):
-    return Tiling(share, kv_heads, rows, keys, programs, grain, exact, partial_rows)
+def tiling_of(
+    share=4,
+    kv_heads=8,
+    rows=64,
+    keys=64,
+    programs=264,
+    grain=2,
+    exact=False,
+    partial_rows=2**17,
+    resident=1,
+):
+    return Tiling(share, kv_heads, rows, keys, programs, resident, grain, exact, partial_rows)
 
 
 @st.composite
@@ -30,6 +40,7 @@ def tilings(draw):
         draw(st.integers(1, 3)),
         draw(st.booleans()),
         draw(st.sampled_from((0, 50, 10**4))),
+        draw(st.integers(1, 3)),
     )
 
 
@@ -134,7 +145,6 @@ def test_results_of_split_tiles_lie_side_by_side_and_apart_from_others(case, til
         home = at = items[0][work.HOME]
         for item in items:
             assert item[work.HOME] == home
-            assert item[work.PARTS] == len(items)
             assert item[work.PARTIAL] == at
             apart = tiling.exact and item[work.BEGIN] > 0
             at += size * (item[work.END] - item[work.BEGIN] if apart else 1)
@@ -163,6 +173,7 @@ def verify(request, prefix, block, branches):
 
 MIXES = {
     "one verification": verify(0, 1024, 16, 3),
+    "8 verifications": [row for i in range(8) for row in verify(i, 1000, 8, 2)],
     "64 AR steps": [Row(i, 1000, (1,), True) for i in range(64)],
     "100 AR steps of any length": [Row(i, 37 * i, (1,), True) for i in range(100)],
     "128 verifications": [row for i in range(128) for row in verify(i, 1000, 8, 1)],
@@ -188,6 +199,25 @@ def test_programs_get_equal_loads(mix):
     for program, item in items_of(listed, tiling):
         load[program] += item[work.END] - item[work.BEGIN] + work.START
     assert load.max() <= 1.2 * load.sum() / tiling.programs + 2 * tiling.grain
+
+
+@pytest.mark.parametrize(
+    ("mix", "busy"),
+    [
+        ("one verification", (60, 132)),
+        ("8 verifications", (128, 128)),
+        ("64 AR steps", (264, 264)),
+        ("a chunk alone", (264, 264)),
+    ],
+)
+def test_programs_share_multiprocessors_where_there_is_much_to_do(mix, busy):
+    """Eight verifications have a tile for each of 128 programs, and nothing to merge."""
+    rows = sorted(MIXES[mix], key=lambda row: not row.causal)
+    _, listed = work_list(RowColumns.of(rows), tiling_of(resident=2))
+    least, most = busy
+    assert least <= len({program for program, _ in items_of(listed, tiling_of())}) <= most
+    if mix == "8 verifications":
+        assert not merges_of(listed, tiling_of())
 
 
 def test_one_token_with_a_short_prefix_occupies_the_device():

@@ -1,8 +1,8 @@
-"""The GPU backend: packed rows over paged keys and values in two or three Triton kernels a layer.
+"""The GPU backend: packed rows over paged keys and values in three Triton kernels a layer.
 
     rotate   queries and keys turned in place, the causal rows' keys and values written to the cache
     attend   work items, spread over a fixed number of programs (`attention.work`)
-    merge    the results of split tiles, if `attend` leaves them apart
+    merge    the results of split tiles
 
 A request's cached keys are read once for a tile of its tokens, whatever rows they are of, and the causal
 row's own keys come out of the cache like the prefix. Grids and shapes depend on the size of the batch alone
@@ -53,12 +53,9 @@ class Tuning:
         ahead, few_ahead: blocks that are fetched before they are needed; `few_ahead` if all rows of the batch
             fit into 16.
         warps: of a program of the attention kernel.
-        resident: programs of the attention kernel for each multiprocessor.
-        wide_from: tokens of a forward from which tiles have twice the rows and programs twice the warps, and
-            half as many programs run; never in exact mode.
+        resident: programs of the attention kernel for each multiprocessor, at most.
         grain, few_grain: blocks of an item at least where a tile is split, likewise.
         heads_at_once: heads that one program of the first kernel rotates.
-        merged_to: tokens of a forward up to which the attention kernel merges split tiles by itself.
         at_once: results that are merged at a time.
         pdl_to: tokens of a forward up to which a kernel is launched while the one before it ends
             (programmatic dependent launch).
@@ -72,12 +69,10 @@ class Tuning:
     few_ahead: int = 1
     warps: int = 4
     resident: int = 2
-    wide_from: int = 1 << 30
     grain: int = 2
     few_grain: int = 1
     heads_at_once: int = 8
-    merged_to: int = 4
-    at_once: int = 8
+    at_once: int = 16
     pdl_to: int = 64
 
 
@@ -123,26 +118,26 @@ class TritonAttention:
         # Blocks that lie in one page each are loaded whole.
         self._whole = self._tuning.whole and cache.page_size % self._tuning.keys == 0
         self._blocks = [self._descriptors(*layer) if self._whole else layer for layer in self._layers]
-        share = heads // shape.kv_heads
-        self._share = share
+        self._share = heads // shape.kv_heads
+        self._tile_rows = max(self._tuning.rows, 1 << (self._share - 1).bit_length())
         self._processors = _processors(shape.device)
         self._programs = programs or self._tuning.resident * self._processors
         # A program leaves at most two parts of tiles, but exact mode keeps the blocks of a part.
-        self._partial_rows = 2 * self._programs * self._tile_rows(1) * (8 if exact else 1)
+        self._partial_rows = 2 * self._programs * self._tile_rows * (8 if exact else 1)
         device = shape.device
         self._mix = torch.empty(self._partial_rows, shape.head_dim, dtype=torch.float32, device=device)
         self._peak = torch.empty(self._partial_rows, dtype=torch.float32, device=device)
         self._total = torch.empty(self._partial_rows, dtype=torch.float32, device=device)
-        self._arrived = torch.zeros(self._partial_rows, dtype=torch.int32, device=device)
 
     def tiling(self, tokens: int) -> Tiling:
         """How the work of a forward of so many tokens, padding included, has to be cut."""
         return Tiling(
             share=self._share,
             kv_heads=self._cache.shape.kv_heads,
-            rows=self._tile_rows(tokens),
+            rows=self._tile_rows,
             keys=self._tuning.keys,
-            programs=self._side_by_side(tokens),
+            programs=self._programs,
+            resident=self._tuning.resident,
             grain=self._tuning.few_grain if self._few(tokens) else self._tuning.grain,
             exact=self._exact,
             partial_rows=self._partial_rows,
@@ -156,15 +151,14 @@ class TritonAttention:
         shape, tuning = self._cache.shape, self._tuning
         tokens = batch.tokens.shape[0]
         rows, few_rows = self._products(tokens)
-        programs, merged = self._side_by_side(tokens), tokens <= tuning.merged_to
         launched = self._launched(tokens)
         constants: dict[str, Any] = {
             "KV_HEADS": shape.kv_heads, "SHARE": self._share, "DIM": shape.head_dim, "EXACT": self._exact,
-            "AT_ONCE": tuning.at_once, **launched,
+            **launched,
         }  # fmt: skip
         merge_rows = 4 if self._few(tokens) else MERGE_ELEMENTS // tuning.at_once // shape.head_dim
         groups = -(-min(rows, tokens * self._share) // merge_rows)
-        merge_units = min(programs, tokens * shape.kv_heads) * groups
+        merge_units = min(self._programs, tokens * shape.kv_heads) * groups
         ahead = tuning.few_ahead if self._few(tokens) else tuning.ahead
 
         def attend(layer: int, qkv: Tensor, rotation: Turn) -> Tensor:
@@ -172,19 +166,18 @@ class TritonAttention:
             self._turn(batch, qkv, rotation, keys, values, launched)
             # The product that reads it takes blocks of rows, and is slow where they end past the memory.
             out = qkv.new_empty(-(-tokens // BLOCK) * BLOCK, self._heads * shape.head_dim)[:tokens]
-            _attend[(programs,)](
-                qkv, keys, values, out, self._mix, self._peak, self._total, self._arrived,
+            _attend[(self._programs,)](
+                qkv, keys, values, out, self._mix, self._peak, self._total,
                 batch.work, batch.order, batch.block_tables, batch.block_tables.stride(0),
                 *self._blocks[layer],
                 SCALE=shape.head_dim**-0.5, PAGE=self._cache.page_size, ROWS=rows, FEW_ROWS=few_rows,
-                KEYS=tuning.keys, STAGES=2 * ahead + 1, WHOLE=self._whole, MERGED=merged, GROUP=merge_rows,
-                num_warps=self._warps(tokens), **constants,
+                KEYS=tuning.keys, STAGES=2 * ahead + 1, WHOLE=self._whole,
+                num_warps=tuning.warps, **constants,
             )  # fmt: skip
-            if not merged:
-                _merge[(min(merge_units, 4 * self._processors),)](
-                    out, self._mix, self._peak, self._total, batch.work, batch.order, programs,
-                    GROUP=merge_rows, num_warps=4, **constants,
-                )  # fmt: skip
+            _merge[(min(merge_units, 4 * self._processors),)](
+                out, self._mix, self._peak, self._total, batch.work, batch.order, self._programs,
+                GROUP=merge_rows, AT_ONCE=tuning.at_once, num_warps=4, **constants,
+            )  # fmt: skip
             return out
 
         return attend
@@ -218,22 +211,9 @@ class TritonAttention:
         """Whether all query rows of a key/value head fit into the smallest product."""
         return tokens * self._share <= FEW_ROWS
 
-    def _wide(self, tokens: int) -> bool:
-        return tokens >= self._tuning.wide_from and not self._exact
-
-    def _tile_rows(self, tokens: int) -> int:
-        rows = 2 * self._tuning.rows if self._wide(tokens) else self._tuning.rows
-        return max(rows, 1 << (self._share - 1).bit_length())
-
-    def _side_by_side(self, tokens: int) -> int:
-        return self._programs // 2 if self._wide(tokens) else self._programs
-
-    def _warps(self, tokens: int) -> int:
-        return 2 * self._tuning.warps if self._wide(tokens) else self._tuning.warps
-
     def _products(self, tokens: int) -> tuple[int, int]:
         """Rows of the attention kernel's products, and of its smaller ones; 0 for none."""
-        rows = self._tile_rows(tokens)
+        rows = self._tile_rows
         if self._exact or not self._tuning.few:
             return rows, 0
         return (FEW_ROWS, 0) if self._few(tokens) else (rows, FEW_ROWS)

@@ -35,12 +35,12 @@ OPEN = 7
 """Item: cached keys that all tokens of the tile see."""
 BEGIN, END = 8, 9
 """Item: its blocks among those of the tile, cached ones first; a block holds keys of one kind."""
-PARTIAL, HOME, RESULTS, PARTS = range(10, 14)
+PARTIAL, HOME, RESULTS = range(10, 13)
 """Item: row of the workspace where its results go (exact mode: a block's after another's, unless the item
-begins with block 0), and of its tile: first such row, results, and items. PARTIAL is -1 for a whole tile."""
-NEXT = 14
+begins with block 0), and of its tile: first such row, and results. PARTIAL is -1 for a whole tile."""
+NEXT = 13
 """Item: row of the same program's next one; 0 for none."""
-MERGE = 15
+MERGE = 14
 """Row m: row of the first item of the m-th split tile."""
 MERGES, MERGE_MOST = 0, 1
 """Row `programs`: how many tiles are split, and the tokens of the largest one."""
@@ -54,6 +54,9 @@ SNAP = 16
 """A tile is not split to even out less than 1 / SNAP of a program's load."""
 START = 2
 """What it costs to begin a tile, in blocks."""
+WORTH = 12
+"""Blocks for each program from which on several of them share a multiprocessor. With less to do, fewer and
+larger items are better: what is split has to be merged."""
 FEW_TILES = 10
 """Tiles of one request up to which plain Python is faster than NumPy."""
 
@@ -67,7 +70,8 @@ class Tiling:
         kv_heads: key/value heads.
         rows: query rows of a tile, tokens × `share`, at most.
         keys: keys of a block.
-        programs: programs that run side by side.
+        programs: programs that run side by side, at most; idle ones cost nothing.
+        resident: how many of them share a multiprocessor.
         grain: blocks of an item, at least, where a tile is split.
         exact: whether the blocks of a split tile are kept apart until they are merged in order.
         partial_rows: rows of the workspace for the results of split tiles.
@@ -78,6 +82,7 @@ class Tiling:
     rows: int
     keys: int
     programs: int
+    resident: int
     grain: int
     exact: bool
     partial_rows: int
@@ -125,13 +130,18 @@ def work_list(rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
     one = rows.length.sum() <= FEW_TILES * tiling.tokens and (rows.request == rows.request[0]).all()
     order, tiles = _tiles_of_one(rows, tiling) if one else _tiles(rows, tiling)
     blocks = tiles.blocks.repeat(tiling.kv_heads)
-    programs = tiling.programs
+    programs = _side_by_side(int(blocks.sum()), tiling)
     while True:
         cut = _cut(blocks, tiling, programs)
         listed = _listed(cut, tiles, tiling)
         if listed is not None:
             return order, listed
         programs //= 2
+
+
+def _side_by_side(blocks: int, tiling: Tiling) -> int:
+    """Programs that are worth it for so many blocks: all, or one on each multiprocessor."""
+    return tiling.programs if blocks >= WORTH * tiling.programs else -(-tiling.programs // tiling.resident)
 
 
 # --- tiles --------------------------------------------------------------------------------------------------
@@ -364,7 +374,6 @@ def _share(items: Ints, cut: _Cut, tiling: Tiling) -> NDArray[np.intp] | None:
     items[:, PARTIAL] = np.where(split, partial, -1)
     items[:, HOME] = partial[first][cut.tile]
     items[:, RESULTS] = np.add.reduceat(results, first)[cut.tile] if tiling.exact else parts
-    items[:, PARTS] = parts
     return first[cut.parts > 1].astype(np.intp)
 
 

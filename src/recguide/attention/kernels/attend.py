@@ -12,7 +12,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from recguide.attention import work
 from recguide.attention.kernels.fetch import fetch
-from recguide.attention.kernels.merge import merge_rows
 from recguide.attention.kernels.softmax import floor_of, fold
 
 FIELDS = tl.constexpr(work.FIELDS)
@@ -27,8 +26,6 @@ OPEN = tl.constexpr(work.OPEN)
 BEGIN = tl.constexpr(work.BEGIN)
 END = tl.constexpr(work.END)
 PARTIAL = tl.constexpr(work.PARTIAL)
-HOME = tl.constexpr(work.HOME)
-PARTS = tl.constexpr(work.PARTS)
 NEXT = tl.constexpr(work.NEXT)
 TOKEN = tl.constexpr(work.TOKEN)
 SEEN = tl.constexpr(work.SEEN)
@@ -44,7 +41,6 @@ def attend(
     mix_ptr,
     peak_ptr,
     total_ptr,
-    arrived_ptr,
     work_ptr,
     order_ptr,
     tables_ptr,
@@ -61,21 +57,15 @@ def attend(
     KEYS: tl.constexpr,
     STAGES: tl.constexpr,
     WHOLE: tl.constexpr,
-    MERGED: tl.constexpr,
-    GROUP: tl.constexpr,
-    AT_ONCE: tl.constexpr,
     EXACT: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Items of up to FEW_ROWS query rows take a smaller product than the others, of ROWS; 0 for none.
 
     qkv [N, heads + 2·KV_HEADS, DIM], rotated; a layer of the cache, keys and values [slots, KV_HEADS, DIM];
-    out [N, heads · DIM]; workspace mix [rows, DIM], peak and total [rows], and arrived [rows], zero before
-    and after; the rest as in PackedBatch. WHOLE: blocks lie in one page each, and `key_blocks` and
-    `value_blocks` are tensor descriptors of the cache [slots, KV_HEADS · DIM] that load them.
-
-    MERGED: the item of a split tile that ends last puts the results together, GROUP and AT_ONCE as in
-    `merge_rows`, in the same order whichever it is.
+    out [N, heads · DIM]; workspace mix [rows, DIM], peak and total [rows]; the rest as in PackedBatch.
+    WHOLE: blocks lie in one page each, and `key_blocks` and `value_blocks` are tensor descriptors of the
+    cache [slots, KV_HEADS · DIM] that load them; not in exact mode.
     """
     if PDL:
         gdc_launch_dependents()
@@ -99,9 +89,6 @@ def attend(
             else:
                 _item(tensors, workspace, order_ptr, item_ptr, table_ptr, SCALE, KV_HEADS, SHARE, DIM, PAGE,
                       ROWS, KEYS, STAGES, WHOLE, EXACT, PDL)
-        if MERGED:
-            _arrive(workspace, arrived_ptr, out_ptr, order_ptr, item_ptr, KV_HEADS, SHARE, DIM, GROUP,
-                    AT_ONCE, EXACT)
         # fmt: on
         following = tl.load(item_ptr + NEXT)
         item_ptr = work_ptr + following * FIELDS
@@ -132,46 +119,6 @@ def _fetch_ahead(
         at = ((page * PAGE + key % PAGE) * KV_HEADS + tl.load(item_ptr + HEAD)) * DIM
         fetch(keys_ptr + at, DIM * keys_ptr.dtype.element_ty.primitive_bitwidth // 8)
         fetch(values_ptr + at, DIM * values_ptr.dtype.element_ty.primitive_bitwidth // 8)
-
-
-@triton.jit
-def _arrive(
-    workspace,
-    arrived_ptr,
-    out_ptr,
-    order_ptr,
-    item_ptr,
-    KV_HEADS: tl.constexpr,
-    SHARE: tl.constexpr,
-    DIM: tl.constexpr,
-    GROUP: tl.constexpr,
-    AT_ONCE: tl.constexpr,
-    EXACT: tl.constexpr,
-):
-    """Counts an item of a split tile as done, and merges the tile if all others are."""
-    if tl.load(item_ptr + PARTIAL) >= 0:
-        counter = arrived_ptr + tl.load(item_ptr + HOME)
-        # What all threads stored comes before the count, and what they read of others comes after it.
-        tl.debug_barrier()
-        before = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
-        if before == tl.load(item_ptr + PARTS) - 1:
-            tl.store(counter, 0)
-            rows = tl.load(item_ptr + TOKENS) * SHARE
-            for first in tl.range(0, rows, GROUP, num_stages=1):
-                merge_rows(
-                    workspace,
-                    out_ptr,
-                    order_ptr,
-                    item_ptr,
-                    first,
-                    KV_HEADS,
-                    SHARE,
-                    DIM,
-                    GROUP,
-                    AT_ONCE,
-                    EXACT,
-                    False,
-                )
 
 
 @triton.jit
@@ -284,13 +231,6 @@ def _item(
         tl.store(out_ptr + out_at, attended.to(out_ptr.dtype.element_ty), mask=there[:, None])
     elif not apart:
         _store_partial(mix_ptr, peak_ptr, total_ptr, partial, there, peak, total, mix, ROWS, DIM)
-
-
-@triton.jit
-def _pages(table_ptr, block, cached, PAGE: tl.constexpr, KEYS: tl.constexpr):
-    """Page of a block, or of each of its keys; anything for keys that are not cached."""
-    key = block * KEYS if PAGE % KEYS == 0 else block * KEYS + tl.arange(0, KEYS)
-    return tl.load(table_ptr + key // PAGE, mask=key < cached, other=0).to(tl.int64)
 
 
 @triton.jit

@@ -1,8 +1,8 @@
-"""The results of split tiles, put together: by a tile's last item (`attend`) or by a kernel of their own."""
+"""Kernel 3: the results of split tiles, put together."""
 
 # Triton ships no types, and kernels are not Python that a type checker could follow.
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
-# ruff: noqa: ANN001, ANN201, N803
+# ruff: noqa: ANN001, ANN201, ANN202, N803
 
 from __future__ import annotations
 
@@ -51,26 +51,16 @@ def merge(
     # The first rows of all tiles come first: what lies beyond the end of smaller ones is met last.
     for unit in tl.range(tl.program_id(0), merges * groups, tl.num_programs(0), num_stages=1):
         item_ptr = work_ptr + tl.load(work_ptr + unit % merges * FIELDS + MERGE) * FIELDS
-        merge_rows(
-            (mix_ptr, peak_ptr, total_ptr),
-            out_ptr,
-            order_ptr,
-            item_ptr,
-            unit // merges * GROUP,
-            KV_HEADS,
-            SHARE,
-            DIM,
-            GROUP,
-            AT_ONCE,
-            EXACT,
-            PDL,
-        )
+        # fmt: off
+        _merge_rows((mix_ptr, peak_ptr, total_ptr), out_ptr, order_ptr, item_ptr, unit // merges * GROUP,
+                    KV_HEADS, SHARE, DIM, GROUP, AT_ONCE, EXACT, PDL)
+        # fmt: on
     if PDL:
         gdc_wait()  # by idle programs too: the end of this kernel is then the end of those before it
 
 
 @triton.jit
-def merge_rows(
+def _merge_rows(
     workspace,
     out_ptr,
     order_ptr,
