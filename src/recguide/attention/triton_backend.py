@@ -49,7 +49,7 @@ class Tuning:
         few: whether items of 16 rows or less take a product of their own size (never in exact mode).
         keys: keys of a block.
         whole: whether blocks that lie in one page, as they do if `keys` divides its size, are loaded whole by
-            the tensor memory accelerator.
+            the tensor memory accelerator (never in exact mode).
         ahead, few_ahead: blocks that are fetched before they are needed; `few_ahead` if all rows of the batch
             fit into 16.
         warps: of a program of the attention kernel.
@@ -116,7 +116,7 @@ class TritonAttention:
         self._exact = exact
         self._layers = [(cache.keys[i], cache.values[i]) for i in range(shape.layers)]
         # Blocks that lie in one page each are loaded whole.
-        self._whole = self._tuning.whole and cache.page_size % self._tuning.keys == 0
+        self._whole = self._tuning.whole and not exact and cache.page_size % self._tuning.keys == 0
         self._blocks = [self._descriptors(*layer) if self._whole else layer for layer in self._layers]
         self._share = heads // shape.kv_heads
         self._tile_rows = max(self._tuning.rows, 1 << (self._share - 1).bit_length())
@@ -219,9 +219,14 @@ class TritonAttention:
         return (FEW_ROWS, 0) if self._few(tokens) else (rows, FEW_ROWS)
 
     def _launched(self, tokens: int) -> dict[str, Any]:
-        """Whether a kernel waits for the one before it by itself, and the launch option that asks for it."""
+        """Whether a kernel waits for the one before it by itself, and the launch options that ask for it.
+
+        In exact mode products and sums are fused only where a kernel says so: left to itself the compiler
+        does it in some places and not in others.
+        """
+        rounding = {"enable_fp_fusion": False} if self._exact else {}
         early = tokens <= self._tuning.pdl_to and self._cache.keys.is_cuda
-        return {"PDL": True, "launch_pdl": True} if early else {"PDL": False}
+        return rounding | ({"PDL": True, "launch_pdl": True} if early else {"PDL": False})
 
 
 def _tuning(dtype: torch.dtype, exact: bool) -> Tuning:

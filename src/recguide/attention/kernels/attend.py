@@ -180,9 +180,19 @@ def _item(
     # Blocks that all tokens see, without any mask. A block's page has to arrive before its keys can be asked
     # for, so the compiler gives half of the stages to either; it asks for nothing ahead if the page is
     # carried from one round to the next instead.
-    plain = tl.minimum(end, open_keys // KEYS)
+    # Exact mode takes all cached blocks here and masks them: which blocks all tokens see depends on a token's
+    # company, and other code might round otherwise.
+    cached_blocks = tl.cdiv(cached, KEYS)
+    plain = tl.minimum(end, cached_blocks if EXACT else open_keys // KEYS)
     for block in tl.range(begin, plain, num_stages=STAGES):
-        if WHOLE:
+        if EXACT:
+            key = block * KEYS + near
+            held = key < cached
+            page = tl.load(table_ptr + key // PAGE, mask=held, other=0).to(tl.int64)
+            at = (((page * PAGE + key % PAGE) * KV_HEADS + head) * DIM)[:, None] + dim[None]
+            k = tl.load(keys_ptr + at, mask=held[:, None], other=0.0)
+            v = tl.load(values_ptr + at, mask=held[:, None], other=0.0)
+        elif WHOLE:
             page = tl.load(table_ptr + block * KEYS // PAGE)
             slot = page * PAGE + block * KEYS % PAGE
             k = key_blocks.load([slot, head * DIM])
@@ -194,13 +204,14 @@ def _item(
             k = tl.load(keys_ptr + at)
             v = tl.load(values_ptr + at)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        if EXACT:
+            scores = tl.where(key[None] < seen[:, None], scores, float("-inf"))
         peak, total, mix = _block(scores, v, peak, total, mix, SCALE, EXACT, apart)
         if apart:
             results = partial + (block - begin) * rows
             _store_partial(mix_ptr, peak_ptr, total_ptr, results, there, peak, total, mix, ROWS, DIM)
 
     # The others, few: at the end of the cached keys, then in flight. Keys are gathered one by one.
-    cached_blocks = tl.cdiv(cached, KEYS)
     for block in tl.range(tl.maximum(begin, plain), end, num_stages=1):
         is_cached = block < cached_blocks
         key = block * KEYS + near

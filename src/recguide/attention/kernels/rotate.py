@@ -52,8 +52,9 @@ def rotate_and_write(
     cos = tl.load(cos_ptr + angle).to(tl.float32)[None]
     sin = tl.load(sin_ptr + angle).to(tl.float32)[None]
     x, y = first.to(tl.float32), second.to(tl.float32)
-    turned_x = x * cos - y * sin
-    turned_y = y * cos + x * sin
+    # Fused explicitly: keys are the same bits whichever way this kernel is launched.
+    turned_x = tl.fma(-y, sin, x * cos)
+    turned_y = tl.fma(x, sin, y * cos)
     if SCALED:
         scale = tl.load(query_scale_ptr + token).to(tl.float32)
         factor = tl.where(head < HEADS, scale, 1.0)[:, None]
