@@ -18,7 +18,7 @@ from tests.speculation.test_race import chi_square
 
 from recguide.core import RecGuideError, Vocabulary
 from recguide.speculation import noise
-from recguide.speculation.fused import FusedPicker, Split
+from recguide.speculation.fused import ALIKE, FusedPicker, Split
 from recguide.speculation.kernels.noise import first_words, gumbel, rough_gumbel
 from recguide.speculation.picks import Picks
 from recguide.speculation.slots import SlotRun, SlotTable, torch_picker
@@ -204,6 +204,18 @@ def test_a_pick_depends_on_nothing_but_its_slot():
             assert torch.equal(getattr(found, name)[: 8 - first], getattr(whole, name)[kept])
         for name in ("p1", "p2", "entropy", "logprobs"):
             torch.testing.assert_close(getattr(found, name)[: 8 - first], getattr(whole, name)[kept])
+
+
+def test_in_exact_modes_cut_statistics_are_the_same_bits_in_any_company():
+    width = 3000
+    vocabulary = Vocabulary(width, eos=(3, 2999), mask=64)
+    logits, slots = random_logits(8, width), mixed(8)
+    runs = [SlotRun(p - (not d), 0, 1, s, t, d) for t, s, p, d in slots]
+    together = FusedPicker(vocabulary, DEVICE, ALIKE)(logits, one_by_one(slots))
+    for i in range(8):
+        alone = FusedPicker(vocabulary, DEVICE, ALIKE)(logits[i : i + 1], table_of(runs[i : i + 1]))
+        for name in ("tokens", "candidates", "p1", "p2", "entropy", "logprobs"):
+            assert torch.equal(getattr(alone, name)[0], getattr(together, name)[i])
 
 
 def test_padding_slots_are_inert():

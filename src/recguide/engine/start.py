@@ -16,7 +16,7 @@ from recguide.engine.config import EngineConfig
 from recguide.engine.memory import CPU_TOKENS, Device, MemoryPlan, plan_memory
 from recguide.engine.rooms import Limits
 from recguide.engine.runner import Runner
-from recguide.speculation.fused import FusedPicker
+from recguide.speculation.fused import ALIKE, FusedPicker
 from recguide.speculation.slots import Picker
 
 _LOG = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def start(
     kernels = has_kernels(shape)
     page_size = config.page_size or (GPU_PAGE if kernels else CPU_PAGE)
     if picker is None and kernels:
-        picker = FusedPicker(backbone.vocabulary, shape.device)
+        picker = FusedPicker(backbone.vocabulary, shape.device, ALIKE if config.exact else None)
     limits = None
     if kernels and config.graphs is not False:
         limits = Limits(

@@ -32,11 +32,16 @@ class Split:
     registers: int = 64
 
 
+ALIKE = Split(1024, 4)
+"""A cut for any number of slots, as exact mode needs it: statistics are then the same bits in any company."""
+
+
 class FusedPicker:
     """A `Picker` in Triton, for slots without edits and filters.
 
     A pick depends on nothing but its slot's logits, sampling seed, position and temperature: neither on W nor
-    on the split. What it needs on the device it puts there beforehand, so that calls can be captured.
+    on the split. The last bits of statistics, log-probabilities among them, depend on the split. What it
+    needs on the device it puts there beforehand, so that calls can be captured.
 
     Args:
         vocabulary: its mask token is never picked.

@@ -101,7 +101,8 @@ def logprobs(logits: Tensor, tokens: Tensor, k: int) -> tuple[TokenLogprobs, ...
 
     Nothing is removed, edited or tempered. One read of the device, however many slots there are.
     """
-    total = logits.logsumexp(1, keepdim=True)
+    # Row by row: how PyTorch cuts a sum on a GPU, and so its last bit, depends on the number of rows.
+    total = torch.cat([row.logsumexp(1, keepdim=True) for row in logits.split(1)])
     found = (logits.gather(1, tokens[:, None]) - total).double()
     if k == 0:
         return tuple(TokenLogprobs(value, {}) for (value,) in found.tolist())
