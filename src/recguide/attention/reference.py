@@ -7,10 +7,12 @@ cost as much as the attention itself.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from recguide.attention.visibility import visible
@@ -148,13 +150,14 @@ class _Group:
         shared = q.view(tokens, kv_heads, heads // kv_heads, dim)
         if self.spelled_out:
             return self._spelled_out(shared, keys.squeeze(1), values.squeeze(1))
-        out = scaled_dot_product_attention(
-            shared.permute(1, 2, 0, 3),
-            keys.expand(-1, heads // kv_heads, -1, -1),
-            values.expand(-1, heads // kv_heads, -1, -1),
-            attn_mask=self.mask,
-            is_causal=self.square,
-        )
+        with _backend(masked=self.mask is not None and q.is_cuda):
+            out = scaled_dot_product_attention(
+                shared.permute(1, 2, 0, 3),
+                keys.expand(-1, heads // kv_heads, -1, -1),
+                values.expand(-1, heads // kv_heads, -1, -1),
+                attn_mask=self.mask,
+                is_causal=self.square,
+            )
         return out.permute(2, 0, 1, 3).reshape(tokens, heads * dim)
 
     def _spelled_out(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -166,6 +169,15 @@ class _Group:
             scores.view(kv_heads, tokens, share, -1).add_(self.mask[:, None])
         out = torch.bmm(scores.softmax(-1), values)
         return out.view(kv_heads, tokens, share * dim).transpose(0, 1).reshape(tokens, -1)
+
+
+def _backend(*, masked: bool) -> AbstractContextManager[object]:
+    """What PyTorch may use for attention on a GPU.
+
+    Its fused kernel for masks was off where heads share keys without copies of them and the number of keys
+    was one more than a multiple of 32, as reported in pytorch/pytorch#191937.
+    """
+    return sdpa_kernel(SDPBackend.MATH) if masked else nullcontext()
 
 
 def _group(batch: PackedBatch, request: int, cache: KVCache) -> _Group:
