@@ -17,7 +17,15 @@ from recguide.speculation.slots import INERT
 from recguide.speculation.step import Judged, SettleShape
 
 TILING = Tiling(
-    share=2, kv_heads=2, rows=16, keys=4, programs=4, resident=2, grain=1, exact=False, partial_rows=2 * 4 * 16
+    share=2,
+    kv_heads=2,
+    rows=16,
+    keys=4,
+    programs=4,
+    resident=2,
+    grain=1,
+    exact=False,
+    partial_rows=2 * 4 * 16,
 )
 
 
