@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,21 @@ FIGURES = ROOT / "docs" / "figures"
 BLOCK = re.compile(r"(<!-- table: (?P<name>[\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NOTHING = "*Not measured yet.*"
 
-Rows = Sequence[Mapping[str, Any]]
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Which of a result file's rows a table shows, by a key that they alone have, and their columns."""
+
+    key: str
+    columns: Mapping[str, str]
+
+    def of(self, rows: Sequence[Mapping[str, Any]]) -> str:
+        return markdown_table([row for row in rows if self.key in row], self.columns)
 
 
-def forward_cost(rows: Rows) -> str:
-    columns = {
+FORWARD_COST = Table(
+    "kind",
+    {
         "kind": "forward",
         "requests": "requests",
         "query_tokens": "N",
@@ -35,12 +46,11 @@ def forward_cost(rows: Rows) -> str:
         "products_ms": "products alone",
         "plain_ms": "unfused torch",
         "vllm_ms": "vLLM",
-    }
-    return markdown_table(rows, columns)
-
-
-def single_request(rows: Rows) -> str:
-    columns = {
+    },
+)
+SINGLE_REQUEST = Table(
+    "method",
+    {
         "method": "method",
         "block": "B",
         "tpf": "TPF",
@@ -52,24 +62,22 @@ def single_request(rows: Rows) -> str:
         "speedup": "x AR",
         "efficiency": "efficiency",
         "acceptance_is": "acceptance",
-    }
-    return markdown_table([row for row in rows if "method" in row], columns)
-
-
-def plain_decoding(rows: Rows) -> str:
-    columns = {
+    },
+)
+PLAIN_DECODING = Table(
+    "engine",
+    {
         "engine": "engine",
         "load": "C",
         "ms_per_step": "ms a step",
         "tokens_per_s": "tokens/s",
         "efficiency": "efficiency",
         "vllm_ms": "vLLM's ms",
-    }
-    return markdown_table([row for row in rows if "engine" in row], columns)
-
-
-def exact_texts(rows: Rows) -> str:
-    columns = {
+    },
+)
+EXACT_TEXTS = Table(
+    "condition",
+    {
         "condition": "condition",
         "method": "method",
         "texts": "texts",
@@ -78,40 +86,34 @@ def exact_texts(rows: Rows) -> str:
         "compared_logprobs": "log-probabilities",
         "differing_logprobs": "texts whose differ",
         "preemptions": "preemptions",
-    }
-    return markdown_table([row for row in rows if "condition" in row], columns)
-
-
-def exact_cost(rows: Rows) -> str:
-    columns = {
+    },
+)
+EXACT_COST = Table(
+    "exact_over_default",
+    {
         "method": "method",
         "load": "C",
         "exact_tokens_per_s": "exact, tokens/s",
         "default_tokens_per_s": "default, tokens/s",
         "exact_over_default": "ratio",
-    }
-    return markdown_table([row for row in rows if "exact_over_default" in row], columns)
-
-
-def round_profile(rows: Rows) -> str:
-    columns = {"part": "part", "ms": "ms", "share": "share", "launches": "launches"}
-    return markdown_table([row for row in rows if "part" in row], columns)
-
-
-TABLES: Mapping[str, tuple[str, Callable[[Rows], str]]] = {
-    **{f"forward_cost-{model}": (f"forward_cost-{model}", forward_cost) for model in ("nld-8b", "nld-14b")},
-    **{
-        f"{table}-{model}": (f"single_request-{model}", make)
-        for table, make in (("single_request", single_request), ("plain_decoding", plain_decoding))
-        for model in ("nld-8b", "nld-14b", "smollm2-135m")
     },
-    "exact_texts": ("exact_mode", exact_texts),
-    "exact_cost": ("exact_mode", exact_cost),
+)
+ROUND_PROFILE = Table("part", {"part": "part", "ms": "ms", "share": "share", "launches": "launches"})
+
+SHAPES = ("nld-8b", "nld-14b")
+
+TABLES: Mapping[str, tuple[str, Table]] = {
+    **{f"forward_cost-{model}": (f"forward_cost-{model}", FORWARD_COST) for model in SHAPES},
     **{
-        f"round_profile-{model}": (f"round_profile-{model}", round_profile) for model in ("nld-8b", "nld-14b")
+        f"{name}-{model}": (f"single_request-{model}", table)
+        for name, table in (("single_request", SINGLE_REQUEST), ("plain_decoding", PLAIN_DECODING))
+        for model in (*SHAPES, "smollm2-135m")
     },
+    "exact_texts": ("exact_mode", EXACT_TEXTS),
+    "exact_cost": ("exact_mode", EXACT_COST),
+    **{f"round_profile-{model}": (f"round_profile-{model}", ROUND_PROFILE) for model in SHAPES},
 }
-"""Block of the page → the result file, and what is made of its rows."""
+"""Block of the page → the result file, and what is shown of its rows."""
 
 
 PICTURES: Mapping[str, tuple[str, str]] = {
@@ -129,9 +131,9 @@ def fill(page: str, results: Sequence[Result]) -> str:
         if name in PICTURES:
             prefix, shown = PICTURES[name]
             return f"![{shown}](figures/{name})" if any(n.startswith(prefix) for n in by_name) else NOTHING
-        source, make = TABLES[name]
+        source, table = TABLES[name]
         result = by_name.get(source)
-        return NOTHING if result is None else f"{make(result.rows)}\n\n{origin(result)}"
+        return NOTHING if result is None else f"{table.of(result.rows)}\n\n{origin(result)}"
 
     return BLOCK.sub(lambda match: f"{match[1]}{body(match['name'])}\n{match[3]}", page)
 
