@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from recguide.core import Attend, KVShape, PackedBatch, Vocabulary
+from recguide.core import Attend, Completion, KVShape, PackedBatch, SamplingParams, Vocabulary
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.request import Request
 
@@ -111,6 +111,14 @@ def run(engine: Engine) -> None:
     while engine.busy:
         for request, _ in engine.step():
             assert_invariant(engine, request)
+
+
+def complete(engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[Completion]:
+    """All choices of all prompts, decoded together; afterwards no page may be held."""
+    groups = [engine.add(prompt, params) for prompt in prompts]
+    run(engine)
+    assert engine.runner.pool.free_pages == engine.runner.pool.pages
+    return [request.completion() for group in groups for request in group]
 
 
 def assert_invariant(engine: Engine, request: Request) -> None:

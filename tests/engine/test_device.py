@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests import fake
 from tests.engine.device import device_engine, padded_engine
 from tests.engine.test_equality import PROMPTS, SAMPLING, SETTINGS, decode, model
-from tests.fake import assert_invariant
 
 from recguide.core import SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
@@ -20,12 +20,7 @@ def host_engine(backbone, decoder, **config):
 
 def complete(make, family, config=None, **params):
     machine = make(model(family), decode, **(config or {}))
-    groups = [machine.add(prompt, SamplingParams(max_tokens=24, **params)) for prompt in PROMPTS]
-    while machine.busy:
-        for request, _ in machine.step():
-            assert_invariant(machine, request)
-    assert machine.runner.pool.free_pages == machine.runner.pool.pages
-    return [request.completion() for group in groups for request in group]
+    return fake.complete(machine, PROMPTS, SamplingParams(max_tokens=24, **params))
 
 
 def assert_same(found, expected):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from tests.fake import assert_invariant
+from tests import fake
 from tests.tiny import tiny_model
 
 from recguide.core import SamplingParams
@@ -43,12 +43,7 @@ def model(family):
 
 def complete(family, config=None, **params):
     machine = Engine(model(family), decode, EngineConfig(**(config or {})))
-    groups = [machine.add(prompt, SamplingParams(max_tokens=24, **params)) for prompt in PROMPTS]
-    while machine.busy:
-        for request, _ in machine.step():
-            assert_invariant(machine, request)
-    assert machine.runner.pool.free_pages == machine.runner.pool.pages
-    return [request.completion() for group in groups for request in group]
+    return fake.complete(machine, PROMPTS, SamplingParams(max_tokens=24, **params))
 
 
 @cache

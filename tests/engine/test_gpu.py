@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 import torch
+from tests import fake
 from tests.tiny import FAMILIES, tiny_model
 
 from recguide.core import Row, SamplingParams
@@ -38,11 +39,7 @@ def model(family):
 
 def complete(backbone, **params):
     machine = Engine(backbone, str, EngineConfig(kv_cache_tokens=4096))
-    groups = [machine.add(prompt, SamplingParams(max_tokens=24, **params)) for prompt in PROMPTS]
-    while machine.busy:
-        machine.step()
-    assert machine.runner.pool.free_pages == machine.runner.pool.pages
-    return [request.completion() for group in groups for request in group]
+    return fake.complete(machine, PROMPTS, SamplingParams(max_tokens=24, **params))
 
 
 @cache

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 import torch
+from tests import fake
 from tests.tiny import FAMILIES, tiny_adapter, tiny_config
 
 from recguide.core import AdapterUse, RecGuideError, Row, SamplingParams
@@ -45,11 +46,7 @@ def engine(family, dtype=torch.float32):
 
 
 def complete(machine, *, limit=24, **params):
-    groups = [machine.add(prompt, SamplingParams(max_tokens=limit, **params)) for prompt in PROMPTS]
-    while machine.busy:
-        machine.step()
-    assert machine.runner.pool.free_pages == machine.runner.pool.pages
-    return [request.completion() for group in groups for request in group]
+    return fake.complete(machine, PROMPTS, SamplingParams(max_tokens=limit, **params))
 
 
 @cache
