@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from numbers import Integral, Real
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # only names of types: a process that runs no model does without torch
+    import torch
+    from torch import Tensor
 
 MAX_LOGPROBS = 20
 MAX_BLOCK = 64
@@ -338,7 +339,7 @@ class Turn(Protocol):
         ...
 
 
-Attend = Callable[[int, Tensor, Turn], Tensor]
+Attend = Callable[[int, "Tensor", Turn], "Tensor"]
 """(layer, qkv [N, heads + 2·kv_heads, dim], not rotated yet, rotation) → [N, heads · dim].
 
 It may rotate in place.
