@@ -446,6 +446,7 @@ class RoundStats:
         forwards: forwards in which the request had a row that was not prefill.
         prefill_forwards: forwards in which it only prefilled.
         acceptance: histogram of A over rounds that had a draft.
+        matched: histogram of matched draft slots over the same rounds: A − 1, or all of a round cut short.
         blocks: histogram of verified block lengths.
         drafted, accepted: draft slots offered to the verifier, and those that matched.
         branches: branches run, by kind.
@@ -458,6 +459,7 @@ class RoundStats:
     forwards: int = 0
     prefill_forwards: int = 0
     acceptance: Counter[int] = field(default_factory=Counter[int])
+    matched: Counter[int] = field(default_factory=Counter[int])
     blocks: Counter[int] = field(default_factory=Counter[int])
     drafted: int = 0
     accepted: int = 0
@@ -509,7 +511,7 @@ class RoundStats:
             "query_tokens",
         ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("acceptance", "blocks", "branches", "covered", "reused"):
+        for name in ("acceptance", "matched", "blocks", "branches", "covered", "reused"):
             getattr(self, name).update(getattr(other, name))
 
 

@@ -145,9 +145,11 @@ def _count(request: Request, verdict: Verdict, kept: int) -> None:
     stats.blocks[len(layout.block)] += 1
     if len(layout.block) == 1 or not request.method.verifies:
         return
+    matched = min(verdict.acceptance - 1, kept)
     stats.acceptance[kept] += 1
+    stats.matched[matched] += 1
     stats.drafted += len(layout.block) - 1
-    stats.accepted += min(verdict.acceptance - 1, kept)
+    stats.accepted += matched
     stats.branches.update(branch.kind.value for branch in layout.branches)
     if request.finish_reason is not None:
         return  # nothing follows that a branch could have prepared

@@ -15,6 +15,7 @@ from recguide.engine.commit import Advanced, advance, publish
 from recguide.engine.config import EngineConfig
 from recguide.engine.flight import Flight, Forward, Landed
 from recguide.engine.judging import Decision, Judge
+from recguide.engine.observing import Observer, Watch
 from recguide.engine.picking import UnpickableLogits
 from recguide.engine.plan import lay_out
 from recguide.engine.request import Request, Sampling
@@ -59,6 +60,7 @@ class Engine:
             self.runner.pool, max_running=config.max_running, max_batch_tokens=config.max_batch_tokens
         )
         self._judge = Judge(self.vocabulary, backbone.kv_shape.device)
+        self._watch = Watch(self._scheduler, self.runner.pool)
         self._flight: Flight | None = None
         self._ahead: Ready | None = None
         self._arrivals = count()
@@ -66,6 +68,15 @@ class Engine:
     @property
     def busy(self) -> bool:
         return bool(self._scheduler.waiting or self._scheduler.running)
+
+    @property
+    def observer(self) -> Observer | None:
+        """Is told what each step was, in the thread that steps, while the next forward runs."""
+        return self._watch.observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self._watch.begin(observer)
 
     def add(self, prompt: Sequence[int], params: SamplingParams) -> list[Request]:
         """Queues a prompt: one request for each of its n choices.
@@ -111,6 +122,7 @@ class Engine:
             self._flight.drop()
             self._flight = self._ahead = None
         if self._flight is None:
+            self._watch.restart()
             self._launch()
         flight, self._flight = self._flight, None
         if flight is None:
@@ -130,6 +142,7 @@ class Engine:
         finally:
             _each(partial(self._publish, advanced, emitted) for advanced in done)
         self._look_ahead()
+        self._watch.tell(flight, done)
         return emitted
 
     def _launch(self) -> None:

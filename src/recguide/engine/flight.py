@@ -61,12 +61,14 @@ class Flight:
     Attributes:
         plan: whose rows run, in the order of the rows.
         docket: who decides what.
+        query_tokens: N, without padding.
         land: waits for the forward and returns what came of it.
         drop: waits for it where it runs already.
     """
 
     plan: Sequence[Scheduled]
     docket: Docket
+    query_tokens: int
     land: Callable[[], Landed]
     drop: Callable[[], object]
 

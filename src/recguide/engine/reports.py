@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class RoundReport:
-    """A verified block, or an AR step.
+class RoundReport(NamedTuple):
+    """A verified block, or an AR step; one a request and step, so it is a tuple, which is cheap.
 
     Attributes:
         request: its order of arrival.
         drafted, verified: slots of the draft, and of the causal row; 1, 1 for an AR step.
         acceptance: A before any cut.
+        emitted: tokens returned, after all cuts.
         drafted_by: "draft", or the kind of the branch that made the draft; None for an AR step.
         branches: the kinds of the branches that ran beside it.
-        covered, reused: the kind of the branch in the outcome's place, and of the one whose draft is used.
+        covered, reused: the kind of the branch in the outcome's place, and of the one whose draft is used;
+            None where nothing follows that could use it.
+        finished: whether the request ended with it.
     """
 
     request: int
     drafted: int
     verified: int
     acceptance: int
+    emitted: int
     drafted_by: str | None
     branches: tuple[str, ...]
     covered: str | None
     reused: str | None
+    finished: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,13 @@ class Runner:
         if self._picker is not None:
             return self.go(self.ready(plan))
         rows, tables = _rows_and_tables(plan)
-        return Flight(plan, docket_of(plan, None), lambda: Landed(self.forward(rows, tables), None), _nothing)
+        return Flight(
+            plan,
+            docket_of(plan, None),
+            sum(len(row.tokens) for row in rows),
+            lambda: Landed(self.forward(rows, tables), None),
+            _nothing,
+        )
 
     def ready(self, plan: Sequence[Scheduled]) -> Ready:
         """Packs a plan on the host, which may be done while another forward runs, but one plan at a time."""
@@ -136,6 +142,7 @@ class Runner:
         return Flight(
             ready.plan,
             ready.docket,
+            ready.flat.tokens,
             lambda: Landed(logits, inputs.read(landing.wait())),
             landing.wait,
         )

@@ -28,11 +28,15 @@ class Scheduler:
         pool: the KV pages that all requests share.
         max_running: requests that decode together at most.
         max_batch_tokens: query tokens of a forward at most (a single request may exceed it).
+
+    Attributes:
+        preemptions: how often a request has lost its KV.
     """
 
     def __init__(self, pool: PagePool, *, max_running: int, max_batch_tokens: int) -> None:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self.preemptions = 0
         self._pool = pool
         self._max_running = max_running
         self._max_batch_tokens = max_batch_tokens
@@ -117,6 +121,7 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         """Drops its KV; output, sampling seed and statistics stay, and the KV is computed again later."""
+        self.preemptions += 1
         self.running.remove(request)
         request.table.release()
         request.cached = 0
