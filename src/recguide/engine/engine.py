@@ -66,6 +66,11 @@ class Engine:
         self._arrivals = count()
 
     @property
+    def limit(self) -> int:
+        """Prompt and output tokens of a request at most."""
+        return self._limit
+
+    @property
     def busy(self) -> bool:
         return bool(self._scheduler.waiting or self._scheduler.running)
 

@@ -21,11 +21,17 @@ _OWN_ARGUMENTS = ("messages", "add_generation_prompt", "continue_final_message",
 
 
 class Tokenizer:
-    """A fast tokenizer read from tokenizer.json."""
+    """A fast tokenizer read from tokenizer.json.
 
-    def __init__(self, backend: PreTrainedTokenizerFast, name: str) -> None:
+    Attributes:
+        name: of the model.
+        folder: where it was read from, for another process to read it too.
+    """
+
+    def __init__(self, backend: PreTrainedTokenizerFast, name: str, folder: Path | None = None) -> None:
         self._backend = backend
         self.name = name
+        self.folder = folder
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -39,7 +45,7 @@ class Tokenizer:
             backend = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
         except Exception as error:  # the tokenizers library raises bare Exceptions
             raise CheckpointError(f"{file} cannot be read ({error}); fetch it again") from error
-        return cls(backend, folder.name)
+        return cls(backend, folder.name, folder)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids; with the special tokens that the tokenizer puts around a text (a BOS, say), if any.

@@ -1,0 +1,276 @@
+"""The engine as an asyncio program sees it: prompts go in, chunks come out, and its health is known."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from itertools import count
+from typing import Protocol, TypeVar
+
+from recguide.core import Chunk, ParameterError, RecGuideError, SamplingParams
+from recguide.engine.reports import StepReport
+from recguide.engine.wire import (
+    Abort,
+    Emitted,
+    Facts,
+    Failure,
+    Fault,
+    Loading,
+    Notice,
+    Observed,
+    Order,
+    Piece,
+    Ready,
+    Stop,
+    Submit,
+)
+
+T = TypeVar("T")
+
+UNREAD_REPORTS = 10_000
+"""Reports that wait for a reader at most; a slower one misses the oldest."""
+
+
+class EngineError(RecGuideError):
+    """The engine is gone, and with it every request that it had."""
+
+
+class RequestError(RecGuideError):
+    """The engine gave one request up, and goes on with the others."""
+
+
+class DeadlineError(RecGuideError):
+    """A request was not done in time."""
+
+
+class LinkError(RecGuideError):
+    """Nothing more comes through a link; says why."""
+
+
+class Link(Protocol):
+    """How orders reach an engine and its notices come back."""
+
+    def send(self, order: Order) -> None:
+        """Never waits."""
+        ...
+
+    async def start(self) -> None: ...
+
+    async def receive(self) -> Notice:
+        """The next notice; LinkError if none can come any more."""
+        ...
+
+    async def close(self) -> None:
+        """Returns when the engine is gone."""
+        ...
+
+
+class AsyncEngine:
+    """An engine behind a link, for one event loop.
+
+    Attributes:
+        facts: what it serves; None until it is ready.
+        fault: why it is gone; None while it is not.
+        refusal: whether it never started because an argument or a file cannot be honoured.
+        loading: what it does until it is ready.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.facts: Facts | None = None
+        self.fault: str | None = None
+        self.refusal = False
+        self.loading = Loading("starting", 0, 0)
+        self._link = link
+        self._numbers = count(1)
+        self._feeds: dict[int, asyncio.Queue[tuple[int, Chunk | RecGuideError]]] = {}
+        self._watchers: set[asyncio.Queue[StepReport | None]] = set()
+        self._changed = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def healthy(self) -> bool:
+        return self.fault is None
+
+    @property
+    def ready(self) -> bool:
+        return self.facts is not None and self.healthy
+
+    @property
+    def pending(self) -> int:
+        """Prompts that are not done."""
+        return len(self._feeds)
+
+    async def start(self) -> None:
+        await self._link.start()
+        self._reader = asyncio.create_task(self._read(), name="engine notices")
+
+    async def until_ready(self) -> Facts:
+        """Raises EngineError if it never will be."""
+        while self.facts is None and self.fault is None:
+            await self._changed.wait()
+        if self.facts is None or self.fault is not None:
+            raise EngineError(self.fault or "")
+        return self.facts
+
+    async def until_fault(self) -> str:
+        """Returns why the engine is gone as soon as it is."""
+        while self.fault is None:
+            await self._changed.wait()
+        return self.fault
+
+    async def close(self) -> None:
+        """Ends the engine, and whatever it still runs."""
+        self._fail("the engine was stopped")
+        if self._reader is not None:
+            self._reader.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._reader
+        self._link.send(Stop())
+        await self._link.close()
+
+    async def generate(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        deadline: float | None = None,
+    ) -> AsyncGenerator[Chunk, None]:
+        """Chunks of all n choices as they come; closing it aborts what is left.
+
+        Args:
+            prompt: token ids.
+            request_id: what the client calls it.
+            deadline: seconds since the epoch by when it has to be done.
+
+        Raises:
+            ParameterError: the engine cannot honour prompt or parameters.
+            DeadlineError, RequestError: this request ended early.
+            EngineError: every request did.
+        """
+        async with aclosing(
+            self.generate_all([prompt], params, request_id=request_id, deadline=deadline)
+        ) as chunks:
+            async for _, chunk in chunks:
+                yield chunk
+
+    async def generate_all(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        deadline: float | None = None,
+    ) -> AsyncGenerator[tuple[int, Chunk], None]:
+        """Like `generate` for several prompts at once: (index of the prompt, chunk)."""
+        if self.fault is not None:
+            raise EngineError(self.fault)
+        feed: asyncio.Queue[tuple[int, Chunk | RecGuideError]] = asyncio.Queue()
+        mine: dict[int, int] = {}
+        left: dict[int, int] = {}
+        try:
+            for index, prompt in enumerate(prompts):
+                number = next(self._numbers)
+                mine[number], left[number], self._feeds[number] = index, params.n, feed
+                self._link.send(Submit(number, request_id, tuple(prompt), params, deadline))
+            while left:
+                number, item = await _within(deadline, feed.get)
+                if isinstance(item, RecGuideError):
+                    raise item
+                if item.completion is not None:
+                    left[number] -= 1
+                    if not left[number]:
+                        del left[number], self._feeds[number]
+                yield mine[number], item
+        finally:
+            for number in left:
+                del self._feeds[number]
+                if self.healthy:
+                    self._link.send(Abort(number))
+
+    async def reports(self) -> AsyncIterator[StepReport]:
+        """What each step was, from now on until the engine is gone."""
+        queue: asyncio.Queue[StepReport | None] = asyncio.Queue(UNREAD_REPORTS)
+        self._watchers.add(queue)
+        try:
+            while self.healthy and (report := await queue.get()) is not None:
+                yield report
+        finally:
+            self._watchers.discard(queue)
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                self._take(await self._link.receive())
+        except LinkError as closed:
+            self._fail(str(closed))
+
+    def _take(self, notice: Notice) -> None:
+        match notice:
+            case Emitted(pieces):
+                for piece in pieces:
+                    self._deliver(piece)
+            case Observed(reports):
+                for queue in self._watchers:
+                    for report in reports:
+                        _put(queue, report)
+            case Fault(message, refusal):
+                self.refusal = refusal
+                self._fail(message)
+            case Ready(facts):
+                self.facts = facts
+                self._change()
+            case Loading():
+                self.loading = notice
+
+    def _deliver(self, piece: Piece) -> None:
+        """Late pieces of a request that was aborted find no feed."""
+        feed = self._feeds.get(piece.number)
+        if feed is None:
+            return
+        if piece.chunk is not None:
+            feed.put_nowait((piece.number, piece.chunk))
+        elif piece.failure is not None:
+            feed.put_nowait((piece.number, _error(piece.failure)))
+
+    def _fail(self, message: str) -> None:
+        """Fails every request at once; the first reason stands."""
+        if self.fault is not None:
+            return
+        self.fault = message
+        for number, feed in self._feeds.items():
+            feed.put_nowait((number, EngineError(message)))
+        for queue in self._watchers:
+            _put(queue, None)
+        self._change()
+
+    def _change(self) -> None:
+        """Wakes whoever waits for readiness or a fault."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+async def _within(deadline: float | None, wait: Callable[[], Awaitable[T]]) -> T:
+    if deadline is None:
+        return await wait()
+    try:
+        async with asyncio.timeout(deadline - time.time()):
+            return await wait()
+    except TimeoutError as error:
+        raise DeadlineError("the request was not done within its time") from error
+
+
+def _put(queue: asyncio.Queue[T], item: T) -> None:
+    """Puts an item, in place of the oldest if the queue is full."""
+    if queue.full():
+        queue.get_nowait()
+    queue.put_nowait(item)
+
+
+def _error(failure: Failure) -> RecGuideError:
+    """The error that a failure tells of."""
+    if failure.kind == ParameterError.__name__ and failure.parameter is not None:
+        return ParameterError(failure.parameter, failure.message)
+    return RequestError(failure.message)
