@@ -17,6 +17,9 @@ Observer = Callable[[StepReport], None]
 DRAFT = "draft"
 """What made a draft that no branch made."""
 
+_PREFILLS, _DRAFTS, _VERIFIES = Phase.PREFILL, Phase.DRAFT, Phase.VERIFY
+"""Looked up once: an enumeration answers slowly, and this is asked for every request in every step."""
+
 
 class Watch:
     """What a report compares a step with; idle without an observer.
@@ -71,7 +74,7 @@ class Watch:
                 preempted=self._preemptions - preemptions,
                 price=0.0,
                 rate=0.0,
-                rounds=tuple([_round(advanced) for advanced in done if _verified(advanced)]),
+                rounds=_rounds(done),
             )
         )
 
@@ -82,31 +85,36 @@ def _totals(flight: Flight) -> tuple[int, int, int]:
     for scheduled in flight.plan:
         layout = scheduled.layout
         prefix_tokens += layout.rows[0].prefix
-        if layout.phase is Phase.PREFILL:
+        if layout.phase is _PREFILLS:
             prefill += 1
-        elif layout.phase is Phase.DRAFT:
+        elif layout.phase is _DRAFTS:
             draft += 1
     return prefill, draft, prefix_tokens
 
 
-def _verified(advanced: Advanced) -> bool:
-    """Whether a verifier spoke; block diffusion has none."""
-    return advanced.verdict.layout.phase is Phase.VERIFY and advanced.request.method.verifies
-
-
-def _round(advanced: Advanced) -> RoundReport:
-    request, verdict, layout = advanced.request, advanced.verdict, advanced.verdict.layout
-    slots = len(layout.block)
-    goes_on = request.finish_reason is None
-    return RoundReport(
-        request.arrival,
-        slots,
-        slots,
-        verdict.acceptance,
-        advanced.kept,
-        None if slots == 1 else advanced.drafted_by or DRAFT,
-        tuple([branch.kind for branch in layout.branches]),
-        verdict.covered.kind if goes_on and verdict.covered is not None else None,
-        verdict.reused.kind if goes_on and verdict.reused is not None else None,
-        not goes_on,
-    )
+def _rounds(done: Sequence[Advanced]) -> tuple[RoundReport, ...]:
+    """What verifiers said; block diffusion has none. One loop without calls: it runs in every step."""
+    rounds: list[RoundReport] = []
+    for advanced in done:
+        request, verdict = advanced.request, advanced.verdict
+        layout = verdict.layout
+        if layout.phase is not _VERIFIES or not request.method.verifies:
+            continue
+        slots, branches = len(layout.block), layout.branches
+        finished = request.finish_reason is not None
+        covered, reused = (None, None) if finished else (verdict.covered, verdict.reused)
+        rounds.append(
+            RoundReport(
+                request.arrival,
+                slots,
+                slots,
+                verdict.acceptance,
+                advanced.kept,
+                None if slots == 1 else advanced.drafted_by or DRAFT,
+                tuple([branch.kind for branch in branches]) if branches else (),
+                None if covered is None else covered.kind,
+                None if reused is None else reused.kind,
+                finished,
+            )
+        )
+    return tuple(rounds)
