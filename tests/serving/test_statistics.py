@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fake import EOS, Script, Slip, complete, encode, engine
 
@@ -40,6 +40,7 @@ def test_the_names_and_types_are_those_that_clients_know(method):
     assert json.loads(json.dumps(found)) == found
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     slips=st.sets(st.integers(0, 62)),
     method=st.sampled_from(["linear", "tidar", "recguide"]),

@@ -1,0 +1,198 @@
+"""One request from its arrival to its end: what metrics, access log, trace and answer say of it."""
+
+from __future__ import annotations
+
+import logging
+from asyncio import CancelledError
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from types import TracebackType
+from typing import Protocol, Self
+
+from recguide.core import Chunk, Completion, FinishReason, ParameterError, RoundStats
+from recguide.engine.client import DeadlineError
+from recguide.serving.metrics import Metrics
+from recguide.serving.statistics import speculative_metrics
+
+ACCESS = logging.getLogger("recguide.access")
+
+ABORTED, REFUSED, LATE, FAILED = "abort", "refused", "deadline", "error"
+"""Outcomes of requests that have no finish reason."""
+STATUSES: Mapping[str, int] = {ABORTED: 499, REFUSED: 400, LATE: 504, FAILED: 500}
+"""What the access log says of them; 499 is a client that left."""
+REASONS = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT)
+"""Several choices' outcome is the last of theirs in this order."""
+
+
+class Span(Protocol):
+    """A request's part of a trace."""
+
+    def event(self, name: str) -> None: ...
+
+    def end(self, outcome: str, fields: Mapping[str, object]) -> None: ...
+
+
+Trace = Callable[[str, str, Mapping[str, str]], Span]
+"""(request id, route, the request's headers) → its span."""
+
+
+class Follower:
+    """Begins to follow requests.
+
+    Args:
+        metrics: counts them.
+        trace: begins their spans; None without tracing.
+        clock: seconds that only ever grow.
+    """
+
+    def __init__(
+        self, metrics: Metrics, trace: Trace | None = None, clock: Callable[[], float] = perf_counter
+    ) -> None:
+        self.metrics = metrics
+        self.trace = trace
+        self.clock = clock
+
+    def request(
+        self,
+        request_id: str,
+        route: str,
+        prompt_tokens: Sequence[int],
+        *,
+        headers: Mapping[str, str] | None = None,
+        arrived: float | None = None,
+    ) -> Followed:
+        """A request that was accepted; to be used in a `with` around all that answers it.
+
+        Args:
+            prompt_tokens: tokens of each of its prompts.
+            headers: the request's, for the trace that it belongs to.
+            arrived: reading of the clock when it came; None is now.
+        """
+        span = None if self.trace is None else self.trace(request_id, route, headers or {})
+        began = self.clock() if arrived is None else arrived
+        return Followed(self, request_id, route, sum(prompt_tokens), began, span)
+
+
+class Followed:
+    """A request that is being answered.
+
+    Leaving the `with` ends it: by its finish reasons where nothing was raised, as aborted where it was left
+    or cancelled before all of them were known, else by the error.
+    """
+
+    def __init__(
+        self,
+        follower: Follower,
+        request_id: str,
+        route: str,
+        prompt_tokens: int,
+        began: float,
+        span: Span | None,
+    ) -> None:
+        self._follower = follower
+        self._id, self._route, self._prompt_tokens = request_id, route, prompt_tokens
+        self._began, self._span = began, span
+        self._first: dict[tuple[int, int], float] = {}
+        self._last: dict[tuple[int, int], float] = {}
+        self._done: dict[tuple[int, int], Completion] = {}
+        self._tokens = 0
+
+    def __enter__(self) -> Self:
+        self._follower.metrics.arrived(self._prompt_tokens)
+        return self
+
+    def chunk(self, chunk: Chunk, prompt: int = 0) -> None:
+        """A chunk of one of its prompts came."""
+        choice, metrics, now = (prompt, chunk.index), self._follower.metrics, self._follower.clock()
+        if chunk.token_ids:
+            self._tokens += len(chunk.token_ids)
+            if choice in self._last:
+                metrics.tokens(now - self._last[choice])
+            else:
+                self._began_choice(choice, now)
+            self._last[choice] = now
+        if chunk.completion is not None:
+            self._done[choice] = chunk.completion
+            since = self._first.get(choice, now)
+            metrics.choice(chunk.completion.stats, self._last.get(choice, now) - since)
+
+    def _began_choice(self, choice: tuple[int, int], now: float) -> None:
+        if not self._first and self._span is not None:
+            self._span.event("first token")
+        self._first[choice] = now
+        self._follower.metrics.first_token(now - self._began)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        outcome = self._outcome(error)
+        seconds = self._follower.clock() - self._began
+        self._follower.metrics.finished(outcome, seconds)
+        fields = self._fields(outcome, seconds)
+        ACCESS.info(_line(fields), extra={"fields": fields})
+        if self._span is not None:
+            self._span.end(outcome, fields)
+
+    @property
+    def completions(self) -> list[Completion]:
+        """Those that have ended, by prompt and choice."""
+        return [completion for _, completion in sorted(self._done.items())]
+
+    def answer_metrics(self) -> dict[str, object]:
+        """The object `metrics` of the answer: times, and what speculation did."""
+        first = min(self._first.values(), default=self._began)
+        generation = max(self._last.values(), default=first) - first
+        after_first = self._tokens - len(self._first)
+        return {
+            "time_to_first_token_ms": 1e3 * (first - self._began),
+            "generation_time_ms": 1e3 * generation,
+            "mean_itl_ms": 1e3 * generation / after_first if after_first else 0.0,
+            "tokens_per_second": after_first / generation if generation else 0.0,
+            "speculative_decoding": speculative_metrics(self.completions),
+        }
+
+    def _outcome(self, error: BaseException | None) -> str:
+        match error:
+            case None if self._done:
+                reasons = {completion.finish_reason for completion in self._done.values()}
+                return max(reasons, key=REASONS.index).value
+            case None | CancelledError() | GeneratorExit():
+                return ABORTED
+            case ParameterError():
+                return REFUSED
+            case DeadlineError():
+                return LATE
+            case _:
+                return FAILED
+
+    def _fields(self, outcome: str, seconds: float) -> dict[str, object]:
+        """What the access line says; the statistics of all that ended."""
+        stats = RoundStats()
+        for completion in self._done.values():
+            stats.add(completion.stats)
+        after_first = stats.tokens - len(self._done)
+        return {
+            "request_id": self._id,
+            "route": self._route,
+            "status": STATUSES.get(outcome, 200),
+            "outcome": outcome,
+            "prompt_tokens": self._prompt_tokens,
+            "tokens": self._tokens,
+            "seconds": round(seconds, 6),
+            "first_token_seconds": _rounded(self._first, self._began),
+            "acceptance": round(stats.mean_acceptance, 3),
+            "tokens_per_forward": round(after_first / stats.forwards, 3) if stats.forwards else 0.0,
+            "coverage": round(stats.coverage, 3),
+            "reuse": round(stats.reuse, 3),
+        }
+
+
+def _rounded(first: Mapping[tuple[int, int], float], began: float) -> float | None:
+    return round(min(first.values()) - began, 6) if first else None
+
+
+def _line(fields: Mapping[str, object]) -> str:
+    return (
+        "{request_id} {route} {status} {outcome}: {prompt_tokens} + {tokens} tokens in {seconds:.3f} s, "
+        "acceptance {acceptance:.2f}, TPF {tokens_per_forward:.2f}"
+    ).format_map(fields)
