@@ -9,7 +9,15 @@ from contextlib import contextmanager
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bars
 from rich.text import Text
 
@@ -48,14 +56,18 @@ def print_json(value: Mapping[str, object]) -> None:
 
 
 @contextmanager
-def steps(message: str) -> Generator[Progress, None, None]:
-    """A progress line on stderr that is gone when the work is done; yields how to move it."""
+def steps(message: str, *, remaining: bool = False) -> Generator[Progress, None, None]:
+    """A progress line on stderr that is gone when the work is done; yields how to move it.
+
+    With `remaining` it also says how long the rest will take.
+    """
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         _Count(),
         TimeElapsedColumn(),
+        *((TextColumn("left"), TimeRemainingColumn()) if remaining else ()),
     )
     with Bars(*columns, console=err(), transient=True) as bars:
         task = bars.add_task(message, total=None)

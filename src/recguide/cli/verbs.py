@@ -20,6 +20,7 @@ VERBS = {
     "verify": "Prove that a method's text equals plain decoding's.",
     "doctor": "Say what is wrong with a model before you wonder.",
     "profile": "Measure what a forward costs on this device.",
+    "calibrate": "Measure what drafts of every block are worth.",
     "simulate": "Try budgets at any load, before a GPU is asked.",
     "adapt": "Train a draft adapter, so that a model learns to draft.",
 }

@@ -6,6 +6,7 @@ block that passed whole, or was verified in part, only says "at least".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,7 +29,7 @@ class TooFewRounds(RecGuideError):  # noqa: N818 - it names what was found
 
 
 @dataclass(frozen=True, slots=True)
-class _Reached:
+class Reached:
     """Slots that a round had come to: [rows, W] of slot i ≥ 1, and whether it failed there."""
 
     reached: Bools
@@ -60,16 +61,21 @@ def fit(
     )
 
 
-def out_of_fold(rounds: Rounds, blocks: tuple[int, ...], *, signal: str, bins: int, folds: int = 5) -> Floats:
-    """[rows, blocks] V_B of each row by a table that never saw its prompt."""
-    values = np.zeros((len(rounds), len(blocks)))
+def held_out(rounds: Rounds, *, signal: str, bins: int, folds: int = 5) -> Iterator[tuple[Bools, ValueTable]]:
+    """(rows [rows] of some prompts, a table that never saw them), until every row has been one of them."""
     for fold in range(folds):
         mine = rounds.prompt % folds == fold
         if not mine.any():
             continue
         rest = rounds.only(~mine)
         rest = replace(rest, weight=rest.weight / rest.weight.sum())
-        table = fit(rest, Conditions("", "", "", {}, {}), signal=signal, bins=bins)
+        yield mine, fit(rest, Conditions("", "", "", {}, {}), signal=signal, bins=bins)
+
+
+def out_of_fold(rounds: Rounds, blocks: tuple[int, ...], *, signal: str, bins: int, folds: int = 5) -> Floats:
+    """[rows, blocks] V_B of each row by a table that never saw its prompt."""
+    values = np.zeros((len(rounds), len(blocks)))
+    for mine, table in held_out(rounds, signal=signal, bins=bins, folds=folds):
         cell = table.cell(rounds.signals[mine], rounds.previous[mine], rounds.full[mine])
         places = [table.blocks.index(block) for block in blocks]
         values[mine] = table.values()[cell][:, places]
@@ -102,7 +108,7 @@ def _survival(rounds: Rounds, block: int, z: Ints, found: Ints, bins: int) -> Fl
 
 def _by_bin(rounds: Rounds, block: int, found: Ints, bins: int) -> Floats:
     """[bins + 1, block], rising in s and falling in k; the last row knows no s."""
-    slots = _reached(rounds, block)
+    slots = reached(rounds, block)
     at_risk, failed = np.zeros((2, bins + 1, block))
     np.add.at(at_risk, found, rounds.weight[:, None] * slots.reached)
     np.add.at(failed, found, rounds.weight[:, None] * slots.failed)
@@ -136,12 +142,12 @@ def _isotonic(curves: Floats, weight: Floats) -> Floats:
     )
 
 
-def _reached(rounds: Rounds, width: int) -> _Reached:
+def reached(rounds: Rounds, width: int) -> Reached:
     """A slot is reached if those before it passed and it was verified."""
     slot = np.arange(width)
     verified = (slot >= 1) & (slot < rounds.verified[:, None])
     reached = verified & (slot <= rounds.acceptance[:, None])
-    return _Reached(reached, reached & (slot == rounds.acceptance[:, None]))
+    return Reached(reached, reached & (slot == rounds.acceptance[:, None]))
 
 
 # --- what margins say ---------------------------------------------------------------------------------------
@@ -149,7 +155,7 @@ def _reached(rounds: Rounds, width: int) -> _Reached:
 
 def fit_evidence(rounds: Rounds) -> Evidence:
     """The law of margins at reached slots, and of what follows them."""
-    slots = _reached(rounds, rounds.margins.shape[1])
+    slots = reached(rounds, rounds.margins.shape[1])
     known = slots.reached & ~np.isnan(rounds.margins)
     bins = len(MARGIN_EDGES) + 1
     place = np.searchsorted(np.array(MARGIN_EDGES), rounds.margins, side="right")

@@ -38,14 +38,15 @@ def read_trace(file: Path) -> tuple[dict[str, Any], list[RoundRecord]]:
             header: dict[str, Any] = json.loads(next(lines))
             if header.get("format") != FORMAT:
                 raise MalformedTrace(f"{file} is no trace of format {FORMAT}")
-            return header, [_record(json.loads(line)) for line in lines]
+            return header, [record_of(json.loads(line)) for line in lines]
     except OSError as error:
         raise MalformedTrace(f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError, StopIteration, zstandard.ZstdError) as error:
         raise MalformedTrace(f"{file} is no trace ({error})") from error
 
 
-def _record(content: dict[str, Any]) -> RoundRecord:
+def record_of(content: dict[str, Any]) -> RoundRecord:
+    """A round from its JSON object; TypeError or KeyError for anything else."""
     for name in ("margins", "entropies", "signals"):
         content[name] = tuple(content[name])
     content["branches"] = tuple(tuple(branch) for branch in content["branches"])

@@ -180,8 +180,10 @@ class ValueTable:
         )
 
     def mismatch(self, wanted: Conditions) -> str | None:
-        """Why it says nothing about those conditions; acceptance does not depend on the device."""
-        here = replace(self.conditions, device=wanted.device, versions=wanted.versions)
+        """Why it says nothing about those conditions; acceptance depends on the model and adapter alone."""
+        here = replace(
+            self.conditions, device=wanted.device, versions=wanted.versions, settings=wanted.settings
+        )
         return here.mismatch(wanted)
 
 

@@ -1,0 +1,95 @@
+"""Recorded rounds of real serving as calibration data: what they may be used for, and what they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recguide.core import ParameterError
+from recguide.guidance.arrays import Ints
+from recguide.guidance.records import RoundRecord, Rounds
+from recguide.guidance.trace_file import read_trace
+from recguide.guidance.value import BLOCKS, STRATA, strata
+
+ENOUGH = 48
+"""Rounds of a block under a history, below which its curve is that of all histories."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Rounds of several traces of one model.
+
+    Attributes:
+        model, fingerprint: that they were recorded with.
+        policies: rounds by the policy in use.
+        dropped: rounds of warm-ups, which are not among `records`.
+    """
+
+    model: str
+    fingerprint: str
+    policies: Mapping[str, int]
+    dropped: int
+    records: Sequence[RoundRecord]
+
+
+def recorded(files: Sequence[Path]) -> Recorded:
+    """Reads traces; ParameterError if they are of different models, or hold nothing but warm-ups."""
+    policies: dict[str, int] = {}
+    kept: list[RoundRecord] = []
+    models: dict[str, str] = {}
+    dropped = 0
+    for number, file in enumerate(files):
+        header, records = read_trace(file)
+        models.setdefault(*_model(file, header))
+        warm = [record for record in records if record.warm_up]
+        dropped += len(warm)
+        # Requests of different runs may share their numbers.
+        kept += [replace(one, prompt=f"{number}/{one.prompt}") for one in records if not one.warm_up]
+        policy = str(header.get("policy", "unknown"))
+        policies[policy] = policies.get(policy, 0) + len(records) - len(warm)
+    if len(models) != 1:
+        raise ParameterError(
+            "from_trace", f"the traces are of different models: {', '.join(models.values())}"
+        )
+    if not kept:
+        raise ParameterError("from_trace", "holds no rounds beside warm-ups")
+    ((fingerprint, model),) = models.items()
+    return Recorded(model, fingerprint, policies, dropped, kept)
+
+
+def _model(file: Path, header: Mapping[str, Any]) -> tuple[str, str]:
+    """Fingerprint and name."""
+    if "fingerprint" not in header:
+        raise ParameterError("from_trace", f"{file} does not say of which model it is")
+    return str(header["fingerprint"]), str(header.get("model", "unknown"))
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What traces of a policy say of blocks that it seldom chose.
+
+    Attributes:
+        rounds: block → rounds that drafted it.
+        share: block → share of all rounds whose history has ENOUGH rounds of that block; for the others its
+            curve is that of all histories, which the policy did not choose it under.
+    """
+
+    rounds: Mapping[int, int]
+    share: Mapping[int, float]
+
+
+def coverage(rounds: Rounds) -> Coverage:
+    """Of every block in BLOCKS."""
+    stratum = strata(rounds.previous, rounds.full)
+    mass = np.bincount(stratum, rounds.weight, STRATA)
+    counts: dict[int, Ints] = {
+        block: np.bincount(stratum[rounds.block == block], minlength=STRATA) for block in BLOCKS
+    }
+    return Coverage(
+        rounds={block: int(count.sum()) for block, count in counts.items()},
+        share={block: float(mass[count >= ENOUGH].sum()) for block, count in counts.items()},
+    )

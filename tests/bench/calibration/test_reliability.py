@@ -1,0 +1,105 @@
+"""What held-out prompts say of tables, and what traces of a policy leave unsaid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.guidance.test_value import many
+
+from recguide.bench.calibration.plot import plot_calibration
+from recguide.bench.calibration.reliability import curve, reliability
+from recguide.bench.calibration.traces import coverage, recorded
+from recguide.core import ParameterError
+from recguide.guidance.conditions import Conditions
+from recguide.guidance.fitting import fit
+from recguide.guidance.records import Rounds
+from recguide.guidance.trace_file import write_trace
+from recguide.guidance.value import BLOCKS
+
+NOWHERE = Conditions("toy", "toy", "", {}, {})
+
+
+@pytest.fixture(scope="module")
+def rounds():
+    return Rounds.of(many(800))
+
+
+def test_a_table_that_holds_is_found_to_hold(rounds):
+    found = reliability(rounds, signal="entropy", bins=1)
+    for block, curves in found.values.items():
+        assert len(curves) == 5
+        assert np.mean([one.error for one in curves]) < 0.05 * block
+    assert np.mean([one.error for one in found.slots]) < 0.03
+    assert sum(found.ranks.mass) == pytest.approx(1)
+
+
+def test_a_table_that_does_not_hold_is_found_out(rounds):
+    """Prompts of the last fold fail at once."""
+    broken = replace(rounds, acceptance=np.where(rounds.prompt % 5 == 4, 1, rounds.acceptance))
+    found = reliability(broken, signal="entropy", bins=1)
+    assert found.values[32][4].error > 3
+    assert found.values[32][4].error > 3 * found.values[32][0].error
+
+
+def test_curves_are_means_over_neighbouring_predictions():
+    found = curve(np.array([0.5, 0.1, 0.5, 0.1]), np.array([1.0, 0.0, 0.0, 0.2]), np.ones(4))
+    assert found.predicted == pytest.approx((0.1, 0.5))
+    assert found.observed == pytest.approx((0.1, 0.5))
+    assert found.error == pytest.approx(0)
+
+
+def test_ranks_add_up_over_margins(rounds):
+    first = replace(rounds, rank=np.where(rounds.acceptance < rounds.verified, 1, 0))
+    assert reliability(first, signal="entropy", bins=1).ranks.overall == pytest.approx((1, 0, 0))
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_picture_is_drawn(rounds, tmp_path, suffix):
+    pytest.importorskip("matplotlib")
+    file = tmp_path / f"value.{suffix}"
+    plot_calibration(fit(rounds, NOWHERE, bins=4), reliability(rounds, signal="entropy", bins=4), file)
+    assert file.stat().st_size > 10_000
+
+
+# --- traces -------------------------------------------------------------------------------------------------
+
+
+def trace(file, records, **header):
+    write_trace(file, {"policy": "fixed-16", "model": "toy", "fingerprint": "toy", **header}, records)
+    return file
+
+
+def test_warm_ups_are_dropped_and_policies_counted(tmp_path):
+    records = many(10)
+    warm = [replace(one, warm_up=True) for one in records[:7]]
+    one = trace(tmp_path / "a.jsonl.zst", [*warm, *records[7:]])
+    other = trace(tmp_path / "b.jsonl.zst", records, policy="price")
+    found = recorded([one, other])
+    assert found.dropped == 7
+    assert found.policies == {"fixed-16": 33, "price": 40}
+    assert len(found.records) == 73
+    assert {record.prompt.split("/")[0] for record in found.records} == {"0", "1"}
+
+
+def test_traces_of_two_models_make_no_table(tmp_path):
+    one = trace(tmp_path / "a.jsonl.zst", many(2))
+    other = trace(tmp_path / "b.jsonl.zst", many(2), fingerprint="other", model="other")
+    with pytest.raises(ParameterError, match="different models"):
+        recorded([one, other])
+
+
+def test_a_trace_of_warm_ups_alone_is_refused(tmp_path):
+    with pytest.raises(ParameterError, match="beside warm-ups"):
+        recorded([trace(tmp_path / "a.jsonl.zst", [replace(one, warm_up=True) for one in many(2)])])
+
+
+def test_coverage_says_which_blocks_a_policy_seldom_chose():
+    """Everything was recorded after blocks of 16 and, as often, of 8; only after 16 was 32 tried."""
+    after_16, after_8 = many(60, previous=16), many(60, seed=1, previous=8)
+    found = coverage(Rounds.of([*after_16, *(one for one in after_8 if one.block != 32)]))
+    assert found.rounds == {4: 120, 8: 120, 16: 120, 32: 60}
+    assert found.share[16] == pytest.approx(1)
+    assert 0.4 < found.share[32] < 0.7
+    assert set(found.share) == set(BLOCKS)
