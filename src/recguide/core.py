@@ -452,6 +452,8 @@ class RoundStats:
         branches: branches run, by kind.
         covered, reused: rounds whose outcome slot some branch predicted, and whose branch was used, by kind.
         query_tokens: query tokens of its rows, prefill excluded.
+        prefix_hit_tokens: prompt tokens whose KV was cached when the request was admitted.
+        preemptions: how often it lost its KV and had it computed again.
     """
 
     tokens: int = 0
@@ -467,6 +469,8 @@ class RoundStats:
     covered: Counter[str] = field(default_factory=Counter[str])
     reused: Counter[str] = field(default_factory=Counter[str])
     query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
 
     @property
     def rounds(self) -> int:
@@ -509,6 +513,8 @@ class RoundStats:
             "drafted",
             "accepted",
             "query_tokens",
+            "prefix_hit_tokens",
+            "preemptions",
         ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("acceptance", "matched", "blocks", "branches", "covered", "reused"):

@@ -34,6 +34,7 @@ class LLM:
         max_batch_tokens: query tokens of a forward at most.
         kv_cache_tokens: tokens that the KV cache holds, over all running choices; None is 32,768 on a CPU,
             and on a GPU what memory is left.
+        prefix_cache: whether KV is kept, while there is room, for other texts that begin alike.
         max_model_len: prompt and output tokens of a choice at most; None is the model's limit.
         gpu_memory_utilisation: share of a GPU's memory that may be in use, other programs' use included.
         graphs: whether forwards run through CUDA graphs; None wherever they can.
@@ -57,6 +58,7 @@ class LLM:
         max_running: int = 64,
         max_batch_tokens: int = 1024,
         kv_cache_tokens: int | None = None,
+        prefix_cache: bool = True,
         max_model_len: int | None = None,
         gpu_memory_utilisation: float = 0.9,
         graphs: bool | None = None,
@@ -73,6 +75,7 @@ class LLM:
             max_running=max_running,
             max_batch_tokens=max_batch_tokens,
             kv_cache_tokens=kv_cache_tokens,
+            prefix_cache=prefix_cache,
             max_model_len=max_model_len,
             gpu_memory_utilisation=gpu_memory_utilisation,
             graphs=graphs,

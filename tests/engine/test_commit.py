@@ -55,7 +55,7 @@ def finish(of, wanted):
     machine = engine(of)
     requests = [machine.add(of.prompt, params)[0] for params in wanted]
     run(machine)
-    assert machine.runner.pool.free_pages == machine.runner.pool.pages
+    assert machine.runner.pool.used_pages == 0
     return [request.completion() for request in requests]
 
 

@@ -105,7 +105,7 @@ def test_a_verdict_of_a_request_that_was_aborted_in_flight_is_ignored(make, step
     assert dropped.completion().finish_reason is FinishReason.ABORT
     assert kept.completion().text == decode(ANSWER[:60])
     assert late.completion().text == decode(ANSWER[:30])
-    assert machine.runner.pool.free_pages == machine.runner.pool.pages
+    assert machine.runner.pool.used_pages == 0
 
 
 def test_after_all_were_aborted_in_flight_the_engine_is_idle_and_serves_the_next():
@@ -300,7 +300,7 @@ def test_what_was_made_ready_is_dropped_when_a_request_ends_or_others_come():
     for request, script in zip([*requests, late], [*scripts, scripts[2]], strict=True):
         assert request.completion().token_ids == script.answer
     assert 0 < counts["ahead"] < counts["ready"]
-    assert machine.runner.pool.free_pages == machine.runner.pool.pages
+    assert machine.runner.pool.used_pages == 0
 
 
 def test_nothing_is_made_ready_past_a_text_that_may_end_a_request():
@@ -318,4 +318,4 @@ def test_without_pages_for_it_nothing_is_made_ready_and_nobody_loses_his():
     requests = [machine.add(script.prompt, SamplingParams(max_tokens=50))[0] for script in scripts]
     run(machine)
     assert [request.completion().text for request in requests] == [decode(ANSWER[:50])] * 4
-    assert machine.runner.pool.free_pages == machine.runner.pool.pages
+    assert machine.runner.pool.used_pages == 0

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recguide.bench.totals import total
 from recguide.core import SamplingParams
-from recguide.kv.pages import BlockTable
+from recguide.kv.tables import BlockTable
 from recguide.llm import LLM
 from recguide.models.loading import Model
 from recguide.speculation import rows

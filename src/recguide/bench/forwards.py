@@ -15,7 +15,7 @@ from recguide.engine.buckets import QUERY_TOKENS
 from recguide.engine.engine import Engine
 from recguide.engine.runner import Runner
 from recguide.guidance.conditions import Conditions, Setting
-from recguide.kv.pages import BlockTable
+from recguide.kv.tables import BlockTable
 from recguide.models.loading import Model
 from recguide.models.progress import Progress, ignore_progress
 from recguide.speculation import rows

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recguide.core import SamplingParams
 from recguide.engine.runner import Runner
-from recguide.kv.pages import BlockTable
+from recguide.kv.tables import BlockTable
 from recguide.speculation import rows
 from recguide.speculation.methods import Method
 from recguide.speculation.picks import PickRow, pick

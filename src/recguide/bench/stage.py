@@ -10,7 +10,7 @@ import torch
 
 from recguide.engine.flight import Forward
 from recguide.engine.runner import Runner
-from recguide.kv.pages import BlockTable
+from recguide.kv.tables import BlockTable
 from recguide.speculation import rows
 from recguide.speculation.rows import Layout
 

@@ -35,6 +35,7 @@ def open_llm(source: str, options: LoadOptions) -> LLM:
         model,
         max_model_len=options.max_model_len,
         kv_cache_tokens=options.kv_cache_tokens,
+        prefix_cache=options.prefix_cache,
         exact=options.exact,
     )
 

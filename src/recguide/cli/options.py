@@ -49,6 +49,7 @@ class LoadOptions:
     load_format: str
     max_model_len: int | None
     kv_cache_tokens: int | None
+    prefix_cache: bool
     exact: bool
 
 
@@ -78,6 +79,10 @@ def loading(
     kv_cache_tokens: Annotated[
         int | None, typer.Option(help="Tokens that the KV cache holds.", rich_help_panel=_LOADING)
     ] = None,
+    prefix_cache: Annotated[
+        bool,
+        typer.Option(help="Keep KV for other texts that begin alike.", rich_help_panel=_LOADING),
+    ] = True,
     exact: Annotated[
         bool,
         typer.Option(
@@ -89,7 +94,9 @@ def loading(
 ) -> LoadOptions:
     """The options that say how a model is loaded."""
     chosen = None if adapter == "none" else adapter
-    return LoadOptions(chosen, device, dtype, revision, load_format, max_model_len, kv_cache_tokens, exact)
+    return LoadOptions(
+        chosen, device, dtype, revision, load_format, max_model_len, kv_cache_tokens, prefix_cache, exact
+    )
 
 
 def sampling(

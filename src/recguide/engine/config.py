@@ -23,6 +23,7 @@ class EngineConfig:
         kv_cache_tokens: tokens that the KV cache holds; None is 32,768 on a CPU, and on a GPU what is left of
             the memory, but no more than `max_running` requests of the greatest length can use.
         page_size: tokens of a KV page; None is 16 on a CPU and 64 on a GPU.
+        prefix_cache: whether KV is kept, while there is room, for other texts that begin alike.
         max_model_len: prompt and output tokens of a request at most; None is the model's limit.
         gpu_memory_utilisation: share of a GPU's memory that may be in use, other programs' use included.
         exact: attention whose results do not depend on what else runs; the model has to be loaded so too.
@@ -35,6 +36,7 @@ class EngineConfig:
     max_batch_tokens: int = 1024
     kv_cache_tokens: int | None = None
     page_size: int | None = None
+    prefix_cache: bool = True
     max_model_len: int | None = None
     gpu_memory_utilisation: float = 0.9
     exact: bool = False

@@ -23,12 +23,13 @@ from recguide.engine.runner import Ready
 from recguide.engine.scheduler import Scheduler, kv_tokens
 from recguide.engine.start import start
 from recguide.engine.text import Decode, TextStream
-from recguide.kv.pages import BlockTable
+from recguide.kv.prefix_tree import PrefixTree
+from recguide.kv.tables import BlockTable
 from recguide.speculation.edits import edits_logits, stop_tokens
 from recguide.speculation.filters import filters
 from recguide.speculation.methods import Method, check_parameters, method_named
 from recguide.speculation.picks import validate
-from recguide.speculation.rows import Layout
+from recguide.speculation.rows import Layout, Phase
 from recguide.speculation.slots import Picker
 
 
@@ -56,8 +57,12 @@ class Engine:
         most = backbone.max_positions
         self._limit = most if config.max_model_len is None else min(config.max_model_len, most)
         self.runner, self.memory = start(backbone, config, picker, self._limit)
+        self._tree = PrefixTree(self.runner.pool) if config.prefix_cache else None
         self._scheduler = Scheduler(
-            self.runner.pool, max_running=config.max_running, max_batch_tokens=config.max_batch_tokens
+            self.runner.pool,
+            max_running=config.max_running,
+            max_batch_tokens=config.max_batch_tokens,
+            tree=self._tree,
         )
         self._judge = Judge(self.vocabulary, backbone.kv_shape.device)
         self._watch = Watch(self._scheduler, self.runner.pool)
@@ -94,15 +99,16 @@ class Engine:
         self._check(prompt, params, method, block)
         seed = params.seed if params.seed is not None else _fresh_seed(params)
         seeds = [choice_seed(seed, choice) for choice in range(params.n)]
+        known = tuple(prompt)
         requests = [
             Request(
                 arrival=next(self._arrivals),
                 choice=choice,
-                prompt=tuple(prompt),
+                prompt=known,
                 params=params.with_seed(own),
                 method=method,
                 block=block,
-                table=BlockTable(self.runner.pool),
+                table=BlockTable(self.runner.pool, self._tree),
                 text=TextStream(self._decode, prompt, params.stop),
                 sampling=Sampling(own, params.temperature),
                 stops=stop_tokens(params, self.vocabulary),
@@ -187,6 +193,8 @@ class Engine:
         finally:
             if request.finish_reason is not None:
                 self._scheduler.remove(request)
+            elif decision.layout.phase is Phase.PREFILL and request.emitted:
+                self._scheduler.share(request)
 
     def _publish(self, advanced: Advanced, emitted: list[tuple[Request, Chunk]]) -> None:
         """What only readers wait for."""

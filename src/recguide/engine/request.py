@@ -18,7 +18,7 @@ from recguide.core import (
     TokenLogprobs,
 )
 from recguide.engine.text import TextStream
-from recguide.kv.pages import BlockTable
+from recguide.kv.tables import BlockTable
 from recguide.speculation.methods import Method
 from recguide.speculation.rows import Draft
 
@@ -74,6 +74,21 @@ class Request:
     def prefill_end(self) -> int:
         """Tokens to cache before decoding: the prompt, or after a preemption all but the seed."""
         return len(self.prompt) + max(0, len(self.emitted) - 1)
+
+    @property
+    def committed(self) -> Sequence[int]:
+        """Prompt and emitted tokens whose KV is cached."""
+        return self.known(0, self.cached)
+
+    @property
+    def reusable(self) -> int:
+        """Known tokens that may be cached when it is admitted; the last one of a prompt has to run."""
+        return self.prefill_end if self.emitted else self.prefill_end - 1
+
+    def rewind(self) -> None:
+        """Nothing is cached any more, and there is no draft."""
+        self.cached = 0
+        self.draft = None
 
     @property
     def remaining(self) -> int:

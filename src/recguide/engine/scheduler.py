@@ -1,18 +1,31 @@
-"""Who runs next: admission by KV need, one token budget for all phases, preemption by recompute."""
+"""Who runs next: admission by KV need, decoding before prefill in every forward, preemption by recompute."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
 from recguide.engine.request import Request
 from recguide.kv.pages import OutOfPages, PagePool
+from recguide.kv.prefix_tree import PrefixTree
 from recguide.speculation.rows import Layout
 
 Planner = Callable[[Request, int, int], Layout]
 """(request, its index in the batch, prefill tokens at most) → its rows."""
+
+PREFILL_SHARE = 4
+"""Prefill gets at least this part (one in so many) of a forward's tokens, however many requests decode."""
+
+OVERTAKERS = 16
+"""Requests that may be admitted before an older one that has no room yet; then all wait for it."""
+
+HEADROOM = (256, 2048)
+"""Tokens beyond its prefill that a request has room for when it comes back after its first preemption, after
+its second, and so on; after that it has room for all it may ever need, and is not preempted again."""
+
+_arrival = attrgetter("arrival")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,53 +35,81 @@ class Scheduled:
 
 
 class Scheduler:
-    """Keeps the waiting and the running requests.
+    """Keeps the waiting and the running requests, both the oldest first.
 
     Args:
         pool: the KV pages that all requests share.
         max_running: requests that decode together at most.
         max_batch_tokens: query tokens of a forward at most (a single request may exceed it).
+        tree: where whole pages of committed tokens are shared; None shares nothing.
 
     Attributes:
-        preemptions: how often a request has lost its KV.
+        preemptions: how often a request has lost its KV to an older one.
     """
 
-    def __init__(self, pool: PagePool, *, max_running: int, max_batch_tokens: int) -> None:
-        self.waiting: deque[Request] = deque()
+    def __init__(
+        self, pool: PagePool, *, max_running: int, max_batch_tokens: int, tree: PrefixTree | None = None
+    ) -> None:
+        self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.preemptions = 0
         self._pool = pool
+        self._tree = tree
         self._max_running = max_running
         self._max_batch_tokens = max_batch_tokens
+        self._passed_over: list[Request] = []
+        """Decoding requests for which the last forward had no room: they are the next one's first."""
+        self._prefill_first = False
+        """A single decoding request took the last forward whole, so prefill has the next one."""
+        self._blocked: Request | None = None
+        """The oldest request that found no room, and how many have been admitted before it since."""
+        self._overtakers = 0
+        self._tried = (0, 0)
+        """Pages there were, and requests that were asked, when it last found no room."""
+
+    @property
+    def free_places(self) -> int:
+        """Requests that can be admitted as far as their number goes."""
+        return self._max_running - len(self.running)
 
     def add(self, request: Request) -> None:
         self.waiting.append(request)
 
     def remove(self, request: Request) -> None:
-        """Takes a finished or aborted request out and frees its pages."""
-        if request in self.running:
-            self.running.remove(request)
+        """Takes a finished or aborted request out and frees its pages.
+
+        What it has cached may be used again, unless the model failed it: who knows what lies there then.
+        """
+        (self.running if request in self.running else self.waiting).remove(request)
+        if request.error is None:
+            request.table.release(request.committed)
         else:
-            self.waiting.remove(request)
-        request.table.release()
+            if self._tree is not None:
+                self._tree.forget(request.committed)
+            request.table.release()
+
+    def share(self, request: Request) -> None:
+        """Lets others use the pages of a request's prompt, which is cached by now."""
+        request.table.share(request.prompt)
 
     def schedule(self, planner: Planner) -> list[Scheduled]:
-        """The requests of the next forward, the oldest first: it always advances, so all end."""
+        """The requests of the next forward: those that decode, then those that prefill.
+
+        It always advances, so all end: the oldest keep their pages, and nobody waits for tokens for ever.
+        """
+        self._grow()
         self._admit()
         plan: list[Scheduled] = []
-        preempted: set[Request] = set()
-        budget = self._max_batch_tokens
-        for request in sorted(self.running, key=attrgetter("arrival")):
-            if request in preempted:  # for an earlier one in this loop
-                continue
-            if plan and budget <= 0:
-                break
-            layout = planner(request, len(plan), max(1, budget))
-            if plan and layout.query_tokens > budget:
-                continue
-            if self._reserve(request, layout, plan, preempted):
-                plan.append(Scheduled(request, layout))
-                budget -= layout.query_tokens
+        decoding: list[Request] = []
+        prefilling: list[Request] = []
+        for request in self.running:
+            (prefilling if request.cached < request.prefill_end else decoding).append(request)
+        rest = self._max_batch_tokens
+        if not (prefilling and self._prefill_first):
+            rest -= self._decode(decoding, _prefill_share(prefilling, rest), plan, planner)
+        self._prefill_first = bool(prefilling) and rest <= 0
+        for request, tokens in _chunks(prefilling, rest):
+            plan.append(Scheduled(request, planner(request, len(plan), tokens)))
         return plan
 
     def is_all(self, plan: Sequence[Scheduled]) -> bool:
@@ -80,64 +121,169 @@ class Scheduler:
         """Makes room for a plan without taking it from anyone; false if there is too little."""
         try:
             for scheduled in plan:
-                scheduled.request.table.extend(_needed(scheduled.request, scheduled.layout))
+                scheduled.request.table.extend(_room(scheduled.request))
         except OutOfPages:
             return False
         return True
 
-    def _admit(self) -> None:
-        while self.waiting and len(self.running) < self._max_running:
-            request = self.waiting[0]
-            try:
-                # One block more than prefill needs: or its first verification would already lack pages, and
-                # the request would be computed only to be preempted.
-                request.table.extend(_reserved(request, request.prefill_end + request.block))
-            except OutOfPages:
-                if self.running:
-                    return
-                raise
-            self.running.append(self.waiting.popleft())
+    # --- tokens ---------------------------------------------------------------------------------------------
 
-    def _reserve(
-        self, request: Request, layout: Layout, plan: list[Scheduled], preempted: set[Request]
-    ) -> bool:
-        """Makes room for the rows and the block after them; false if the request has to wait."""
-        length = _needed(request, layout)
-        while True:
-            try:
-                request.table.extend(length)
-            except OutOfPages:
-                planned = {scheduled.request for scheduled in plan}
-                victims = [other for other in self.running if other not in planned]
-                victim = max(victims, key=lambda other: other.arrival)
-                if victim is request and len(self.running) == 1:
-                    raise
-                self._preempt(victim)
-                preempted.add(victim)
-                if victim is request:
-                    return False
-            else:
-                return True
+    def _decode(self, decoding: list[Request], kept: int, plan: list[Scheduled], planner: Planner) -> int:
+        """Adds what fits of the decoding requests, leaving `kept` tokens; returns the tokens taken."""
+        room, taken = self._max_batch_tokens - kept, 0
+        passed_over: list[Request] = []
+        for request in self._in_turn(decoding):
+            if plan and taken >= room:
+                passed_over.append(request)
+                continue
+            layout = planner(request, len(plan), 0)
+            tokens = layout.query_tokens
+            if plan and taken + tokens > room:
+                passed_over.append(request)
+                continue
+            plan.append(Scheduled(request, layout))
+            taken += tokens
+        self._passed_over = passed_over
+        return taken
+
+    def _in_turn(self, decoding: list[Request]) -> list[Request]:
+        """Those that the last forward passed over come first."""
+        if not self._passed_over:
+            return decoding
+        waited = set(self._passed_over)
+        going = set(decoding)
+        return [
+            *(request for request in self._passed_over if request in going),
+            *(request for request in decoding if request not in waited),
+        ]
+
+    # --- pages ----------------------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        """Pages for everyone's next round, the oldest first; the youngest give theirs up where pages lack."""
+        for request in list(self.running):
+            length = _room(request)
+            while length > request.table.capacity and request in self.running:
+                try:
+                    request.table.extend(length)
+                except OutOfPages:
+                    self._preempt(self._victim())
+
+    def _victim(self) -> Request:
+        """The youngest that does not hold all it may ever need: who lacks pages is one of them."""
+        return next(r for r in reversed(self.running) if r.stats.preemptions <= len(HEADROOM))
 
     def _preempt(self, request: Request) -> None:
         """Drops its KV; output, sampling seed and statistics stay, and the KV is computed again later."""
-        self.preemptions += 1
         self.running.remove(request)
-        request.table.release()
-        request.cached = 0
-        request.draft = None
-        self.waiting.appendleft(request)
+        request.table.release(request.committed)
+        request.rewind()
+        request.stats.preemptions += 1
+        self.preemptions += 1
+        insort(self.waiting, request, key=_arrival)
+
+    def _admit(self) -> None:
+        """Admits in order of arrival whom there is room for; a few may pass one who has to wait."""
+        if self._is_stuck():
+            return
+        prefilling = {id(request.prompt) for request in self.running if request.cached < request.prefill_end}
+        blocked: Request | None = None
+        at = 0
+        while at < len(self.waiting) and len(self.running) < self._max_running:
+            request = self.waiting[at]
+            if self._waits_for_twin(request, prefilling):
+                at += 1
+            elif self._enter(request):
+                del self.waiting[at]
+                insort(self.running, request, key=_arrival)
+                prefilling.add(id(request.prompt))
+                self._overtakers += blocked is not None
+            else:
+                at += 1
+                if blocked is None:
+                    blocked = request
+                    if blocked is not self._blocked:
+                        self._overtakers = 0
+            if blocked is not None and (self._overtakers >= OVERTAKERS or at >= OVERTAKERS):
+                break
+        self._blocked = blocked
+        self._tried = (self._pool.available_pages, min(len(self.waiting), OVERTAKERS))
+
+    def _is_stuck(self) -> bool:
+        """Whether those who found no room in vain would ask again: no page has come free, and nobody came."""
+        if self._blocked is None or self.waiting[:1] != [self._blocked]:
+            return False
+        pages, asked = self._tried
+        return self._pool.available_pages <= pages and min(len(self.waiting), OVERTAKERS) == asked
+
+    def _enter(self, request: Request) -> bool:
+        """Gives a request what is known of its text and pages for the rest, or nothing if they lack."""
+        known = request.known(0, request.prefill_end)
+        # At least one token has to run where the prompt's end picks the first token, or is asked about.
+        reusable = known[: request.reusable]
+        cached = request.table.adopt(reusable)
+        try:
+            request.table.extend(_entry_room(request))
+        except OutOfPages:
+            request.table.release()
+            if not self.running:
+                raise
+            return False
+        request.cached = cached
+        if request.stats.preemptions == 0:
+            request.stats.prefix_hit_tokens = cached
+        return True
+
+    def _waits_for_twin(self, request: Request, prefilling: set[int]) -> bool:
+        """Whether the same prompt is being prefilled for another of n choices: worth the wait."""
+        return (
+            self._tree is not None
+            and request.choice > 0
+            and request.reusable >= self._pool.page_size
+            and id(request.prompt) in prefilling
+        )
 
 
-def _needed(request: Request, layout: Layout) -> int:
-    """Tokens to hold pages for when a layout runs."""
-    first = layout.rows[0]
-    return _reserved(request, first.prefix + (len(first.tokens) if first.causal else 0))
+def _prefill_share(prefilling: Sequence[Request], tokens: int) -> int:
+    """Tokens that decoding leaves to prefill."""
+    wanted = sum([request.prefill_end - request.cached for request in prefilling])
+    return min(wanted, max(1, tokens // PREFILL_SHARE)) if wanted else 0
 
 
-def _reserved(request: Request, length: int) -> int:
-    """Tokens to hold pages for: two blocks beyond `length`, but none past what the request can ever cache."""
-    return min(length + 2 * request.block, kv_tokens(request))
+def _chunks(prefilling: Sequence[Request], tokens: int) -> Iterator[tuple[Request, int]]:
+    """Who prefills how many of so many tokens.
+
+    Half of them are the oldest's, so that it always advances; the rest goes to those that need the least, so
+    that nobody waits for a long prompt; what is left is the oldest's again.
+    """
+    if not prefilling or tokens <= 0:
+        return
+    oldest, *others = prefilling
+    need = {request: request.prefill_end - request.cached for request in prefilling}
+    rest = tokens - min(need[oldest], -(-tokens // 2))
+    given: list[tuple[Request, int]] = []
+    for request in sorted(others, key=need.__getitem__):
+        if rest <= 0:
+            break
+        given.append((request, min(need[request], rest)))
+        rest -= given[-1][1]
+    yield oldest, tokens - sum(count for _, count in given)
+    yield from given
+
+
+def _room(request: Request) -> int:
+    """Tokens to hold pages for: two blocks beyond what is to be cached, but none past what can ever be."""
+    return min(request.prefill_end + 2 * request.block, kv_tokens(request))
+
+
+def _entry_room(request: Request) -> int:
+    """The same when a request is admitted: with more to spare the more often it was preempted."""
+    times = request.stats.preemptions
+    if times == 0:
+        return _room(request)
+    if times > len(HEADROOM):
+        return kv_tokens(request)
+    return min(request.prefill_end + max(2 * request.block, HEADROOM[times - 1]), kv_tokens(request))
 
 
 def kv_tokens(request: Request) -> int:

@@ -1,4 +1,4 @@
-"""Which pages of the KV cache are free, and which a request holds.
+"""Which pages of the KV cache are free, in use, or kept for their content alone.
 
 Pages are plain ids; nothing here touches memory, so the same accounting serves every cache.
 """
@@ -6,15 +6,13 @@ Pages are plain ids; nothing here touches memory, so the same accounting serves 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Protocol
 
 from recguide.core import RecGuideError
 
 
 class OutOfPages(RecGuideError):  # noqa: N818 - it names the state, like StopIteration
-    """The pool has fewer free pages than were asked for; nothing was taken."""
+    """The pool can give fewer pages than were asked for; nothing was taken."""
 
     def __init__(self, wanted: int, free: int) -> None:
         super().__init__(
@@ -29,10 +27,28 @@ def pages_for(length: int, page_size: int) -> int:
     return -(-length // page_size)
 
 
-class PagePool:
-    """The free pages of a cache, lowest ids first.
+class Spare(Protocol):
+    """Pages that nobody uses and that are kept for what they hold, until the pool lacks free ones."""
 
-    Low and adjacent ids are preferred because a request whose pages follow one another can be read as a view.
+    @property
+    def unused(self) -> int:
+        """How many there are."""
+        ...
+
+    def evict(self, count: int) -> None:
+        """Gives so many of them back to the pool."""
+        ...
+
+
+class PagePool:
+    """The pages of a cache; every one is free, spare, or used.
+
+    Free ones are taken lowest ids first. Low and adjacent ids are preferred because a request whose pages
+    follow one another can be read as a view.
+
+    Attributes:
+        free_pages: pages that hold nothing.
+        spare: who keeps pages that nobody uses; None if nobody does.
     """
 
     def __init__(self, pages: int, page_size: int) -> None:
@@ -43,17 +59,36 @@ class PagePool:
         self.pages = pages
         self.page_size = page_size
         self.free_pages = pages
+        self.spare: Spare | None = None
         self._is_free = bytearray(b"\x01") * pages
         self._lowest = 0
         """No page below it is free."""
 
+    @property
+    def cached_pages(self) -> int:
+        """Pages that nobody uses and that hold what may be used again."""
+        return 0 if self.spare is None else self.spare.unused
+
+    @property
+    def available_pages(self) -> int:
+        """Pages that can be taken."""
+        return self.free_pages + self.cached_pages
+
+    @property
+    def used_pages(self) -> int:
+        """Pages that requests hold."""
+        return self.pages - self.available_pages
+
     def take(self, count: int, after: int | None = None) -> list[int]:
         """Takes `count` pages, going on behind page `after` where those are free.
 
-        Raises OutOfPages, and takes none, if fewer are free.
+        Where free ones lack, spare ones are evicted. Raises OutOfPages, and takes none, if both are too few.
         """
-        if count > self.free_pages:
-            raise OutOfPages(count, self.free_pages)
+        missing = count - self.free_pages
+        if missing > 0:
+            if self.spare is None or missing > self.spare.unused:
+                raise OutOfPages(count, self.available_pages)
+            self.spare.evict(missing)
         self.free_pages -= count
         taken: list[int] = []
         if after is not None:
@@ -85,42 +120,3 @@ class PagePool:
             self._is_free[page] = 1
             self._lowest = min(self._lowest, page)
         self.free_pages += len(pages)
-
-
-class BlockTable:
-    """The pages of one request: token i lies in `pages[i // page_size]` at offset `i % page_size`."""
-
-    def __init__(self, pool: PagePool) -> None:
-        self._pool = pool
-        self.pages: list[int] = []
-        self._array = np.empty(16, np.int32)
-
-    @property
-    def array(self) -> NDArray[np.int32]:
-        """`pages` as an array, kept up to date so that a forward need not convert it."""
-        return self._array[: len(self.pages)]
-
-    @property
-    def capacity(self) -> int:
-        """Tokens that fit in the pages held."""
-        return len(self.pages) * self._pool.page_size
-
-    def extend(self, length: int) -> None:
-        """Holds pages for at least `length` tokens. Raises OutOfPages and changes nothing if they lack."""
-        held = len(self.pages)
-        missing = pages_for(length, self._pool.page_size) - held
-        if missing > 0:
-            self.pages += self._pool.take(missing, after=self.pages[-1] if self.pages else None)
-            if len(self.pages) > len(self._array):
-                self._array = np.resize(self._array, 2 * len(self.pages))
-            self._array[held : len(self.pages)] = self.pages[held:]
-
-    def rollback(self, length: int) -> None:
-        """Gives back the whole pages beyond the first `length` tokens."""
-        keep = pages_for(max(length, 0), self._pool.page_size)
-        self._pool.give(self.pages[keep:])
-        del self.pages[keep:]
-
-    def release(self) -> None:
-        """Gives every page back."""
-        self.rollback(0)
