@@ -22,9 +22,10 @@ VERBS = {
     "profile": "Measure what a forward costs on this device.",
     "calibrate": "Measure what drafts of every block are worth.",
     "simulate": "Try budgets at any load, before a GPU is asked.",
+    "bench": "Send load to any OpenAI endpoint, or to two.",
     "adapt": "Train a draft adapter, so that a model learns to draft.",
 }
-"""Each is a function of that name in the module of that name beside this one."""
+"""Each is a function of that name, or a group of verbs, in the module of that name beside this one."""
 
 
 class Verbs(TyperGroup):
@@ -44,13 +45,15 @@ class Verbs(TyperGroup):
             raise fail(str(error)) from error
 
 
-def load(verb: str) -> TyperCommand:
-    """The command of one verb, made of its module's function."""
-    module = import_module(f"recguide.cli.{verb}")
-    alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    alone.command(verb)(getattr(module, verb))
-    command = get_command(alone)
-    assert isinstance(command, TyperCommand), "one function makes one command"
+def load(verb: str) -> TyperCommand | TyperGroup:
+    """The command of one verb, made of its module's function or group."""
+    found = getattr(import_module(f"recguide.cli.{verb}"), verb)
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+        alone.command(verb)(found)
+        found = alone
+    command = get_command(found)
+    assert isinstance(command, TyperCommand | TyperGroup), "typer makes its own kinds of command"
     return command
 
 

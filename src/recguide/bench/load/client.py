@@ -1,0 +1,129 @@
+"""One request, sent and timed. Whatever goes wrong becomes a record with the kind of the failure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from recguide.bench.load.answer import Answer, StreamedError
+from recguide.bench.load.endpoint import Asking, Endpoint, body
+from recguide.bench.load.events import EventParser, MalformedStreamError
+from recguide.bench.load.prompts import Prompt
+from recguide.bench.load.record import Record
+
+if TYPE_CHECKING:
+    import httpx
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """A request to send.
+
+    Attributes:
+        turn, number: which one.
+        prompt: what it asks.
+        seed: as sampling seed and as mark, its own.
+        scheduled_s: when it is due, seconds since the load's start.
+    """
+
+    turn: int
+    number: int
+    prompt: Prompt
+    seed: int
+    scheduled_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """kind: short and countable, such as "http 500"; detail: what was said."""
+
+    kind: str
+    detail: str
+
+
+class Client:
+    """Sends requests to one endpoint.
+
+    Args:
+        clock: seconds since the load's start.
+    """
+
+    def __init__(
+        self, http: httpx.AsyncClient, endpoint: Endpoint, asking: Asking, clock: Callable[[], float]
+    ) -> None:
+        self._http, self._endpoint, self._asking, self._clock = http, endpoint, asking, clock
+
+    async def send(self, errand: Errand) -> Record:
+        """Sends it now and reads the answer to its end, or for `timeout_s`."""
+        answer, sent_s = Answer(), self._clock()
+        failure = await self._attempt(errand, answer)
+        counts = answer.usage
+        details = counts.get("prompt_tokens_details") or {}
+        return Record(
+            turn=errand.turn,
+            number=errand.number,
+            prompt=errand.prompt.number,
+            scheduled_s=errand.scheduled_s,
+            sent_s=sent_s,
+            ended_s=self._clock(),
+            arrivals=tuple(answer.arrivals),
+            text=answer.text,
+            finish_reason=answer.finish_reason,
+            prompt_tokens=counts.get("prompt_tokens"),
+            cached_tokens=details.get("cached_tokens"),
+            output_tokens=counts.get("completion_tokens"),
+            error=failure.kind if failure else None,
+            detail=failure.detail if failure else "",
+            speculation=answer.speculation,
+        )
+
+    async def _attempt(self, errand: Errand, answer: Answer) -> Failure | None:
+        import httpx
+
+        try:
+            async with asyncio.timeout(self._endpoint.timeout_s):
+                return await self._stream(errand, answer)
+        except TimeoutError:
+            return Failure("timeout", f"no whole answer in {self._endpoint.timeout_s:g} s")
+        except httpx.ConnectError as error:
+            return Failure("no connection", str(error))
+        except httpx.TransportError as error:
+            return Failure("connection lost", f"{type(error).__name__}: {error}")
+        except MalformedStreamError as error:
+            return Failure("malformed stream", str(error))
+        except StreamedError as error:
+            return Failure("error in stream", str(error))
+
+    async def _stream(self, errand: Errand, answer: Answer) -> Failure | None:
+        endpoint = self._endpoint
+        fields = body(endpoint, self._asking, errand.prompt, errand.seed)
+        request = self._http.stream("POST", endpoint.url, json=fields, headers=endpoint.headers)
+        async with request as response:
+            if response.status_code != 200:
+                said = (await response.aread()).decode(errors="replace")
+                return Failure(f"http {response.status_code}", _message(said))
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                return Failure("no stream", f"content-type {response.headers.get('content-type')}")
+            parser = EventParser()
+            async for data in response.aiter_bytes():
+                at_s = self._clock()
+                for event in parser.feed(data):
+                    answer.take(event, at_s)
+            parser.close()
+        return None if answer.done and answer.finish_reason else _unfinished(answer)
+
+
+def _unfinished(answer: Answer) -> Failure:
+    missing = "[DONE]" if not answer.done else "a finish reason"
+    return Failure("unfinished stream", f"the stream ended without {missing}")
+
+
+def _message(said: str) -> str:
+    """The message of an error answer, else the beginning of what was said."""
+    try:
+        return str(json.loads(said)["error"]["message"])[:300]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return said[:300]
