@@ -16,6 +16,7 @@ from recguide.cli.console import fail
 VERBS = {
     "generate": "Continue one prompt or many.",
     "chat": "Talk to a model.",
+    "serve": "Serve a model to OpenAI's clients.",
     "pull": "Fetch a model and check it.",
     "verify": "Prove that a method's text equals plain decoding's.",
     "doctor": "Say what is wrong with a model before you wonder.",

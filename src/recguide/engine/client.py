@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Protocol, TypeVar
 
 from recguide.core import Chunk, ParameterError, RecGuideError, SamplingParams
+from recguide.engine.chunks import Chunks, DeadlineError, Feed
 from recguide.engine.reports import StepReport
 from recguide.engine.wire import (
     Abort,
@@ -27,7 +27,15 @@ from recguide.engine.wire import (
     Submit,
 )
 
+__all__ = ["Ask", "AsyncEngine", "DeadlineError", "EngineError", "Link", "LinkError", "RequestError"]
+
 T = TypeVar("T")
+
+Ask = tuple[Sequence[int], SamplingParams]
+"""A prompt's token ids, and how it is continued."""
+
+PATIENCE_S = 10.0
+"""How long an engine that was told to stop may take for its last step."""
 
 UNREAD_REPORTS = 10_000
 """Reports that wait for a reader at most; a slower one misses the oldest."""
@@ -39,10 +47,6 @@ class EngineError(RecGuideError):
 
 class RequestError(RecGuideError):
     """The engine gave one request up, and goes on with the others."""
-
-
-class DeadlineError(RecGuideError):
-    """A request was not done in time."""
 
 
 class LinkError(RecGuideError):
@@ -62,8 +66,8 @@ class Link(Protocol):
         """The next notice; LinkError if none can come any more."""
         ...
 
-    async def close(self) -> None:
-        """Returns when the engine is gone."""
+    async def close(self, patience_s: float) -> None:
+        """Returns when the engine is gone; one that does not leave in time is made to."""
         ...
 
 
@@ -84,7 +88,7 @@ class AsyncEngine:
         self.loading = Loading("starting", 0, 0)
         self._link = link
         self._numbers = count(1)
-        self._feeds: dict[int, asyncio.Queue[tuple[int, Chunk | RecGuideError]]] = {}
+        self._feeds: dict[int, Feed] = {}
         self._watchers: set[asyncio.Queue[StepReport | None]] = set()
         self._changed = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
@@ -122,13 +126,46 @@ class AsyncEngine:
 
     async def close(self) -> None:
         """Ends the engine, and whatever it still runs."""
-        self._fail("the engine was stopped")
+        self.fail("the engine was stopped")
         if self._reader is not None:
             self._reader.cancel()
             with suppress(asyncio.CancelledError):
                 await self._reader
         self._link.send(Stop())
-        await self._link.close()
+        await self._link.close(PATIENCE_S if self.facts is not None else 0.0)
+
+    async def submit(
+        self,
+        asks: Sequence[Ask],
+        *,
+        request_id: str,
+        deadline: float | None = None,
+    ) -> Chunks:
+        """Returns as soon as the engine has taken all prompts; close what it returns.
+
+        Args:
+            asks: (token ids, parameters) of each prompt.
+            request_id: what the client calls it.
+            deadline: seconds since the epoch by when it has to be done.
+
+        Raises:
+            ParameterError: the engine cannot honour a prompt or the parameters.
+            DeadlineError, RequestError: this request ended early.
+            EngineError: the engine is gone.
+        """
+        if self.fault is not None:
+            raise EngineError(self.fault)
+        chunks = Chunks(deadline, self._leave)
+        try:
+            for prompt, params in asks:
+                number = next(self._numbers)
+                self._feeds[number] = chunks.expect(number, params.n)
+                self._link.send(Submit(number, request_id, tuple(prompt), params, deadline))
+            await chunks.accepted()
+        except BaseException:
+            chunks.close()
+            raise
+        return chunks
 
     async def generate(
         self,
@@ -138,57 +175,22 @@ class AsyncEngine:
         request_id: str,
         deadline: float | None = None,
     ) -> AsyncGenerator[Chunk, None]:
-        """Chunks of all n choices as they come; closing it aborts what is left.
+        """Chunks of all n choices of one prompt as they come; closing it aborts what is left.
 
-        Args:
-            prompt: token ids.
-            request_id: what the client calls it.
-            deadline: seconds since the epoch by when it has to be done.
-
-        Raises:
-            ParameterError: the engine cannot honour prompt or parameters.
-            DeadlineError, RequestError: this request ended early.
-            EngineError: every request did.
+        Raises as `submit` does.
         """
-        async with aclosing(
-            self.generate_all([prompt], params, request_id=request_id, deadline=deadline)
-        ) as chunks:
+        chunks = await self.submit([(prompt, params)], request_id=request_id, deadline=deadline)
+        try:
             async for _, chunk in chunks:
                 yield chunk
-
-    async def generate_all(
-        self,
-        prompts: Sequence[Sequence[int]],
-        params: SamplingParams,
-        *,
-        request_id: str,
-        deadline: float | None = None,
-    ) -> AsyncGenerator[tuple[int, Chunk], None]:
-        """Like `generate` for several prompts at once: (index of the prompt, chunk)."""
-        if self.fault is not None:
-            raise EngineError(self.fault)
-        feed: asyncio.Queue[tuple[int, Chunk | RecGuideError]] = asyncio.Queue()
-        mine: dict[int, int] = {}
-        left: dict[int, int] = {}
-        try:
-            for index, prompt in enumerate(prompts):
-                number = next(self._numbers)
-                mine[number], left[number], self._feeds[number] = index, params.n, feed
-                self._link.send(Submit(number, request_id, tuple(prompt), params, deadline))
-            while left:
-                number, item = await _within(deadline, feed.get)
-                if isinstance(item, RecGuideError):
-                    raise item
-                if item.completion is not None:
-                    left[number] -= 1
-                    if not left[number]:
-                        del left[number], self._feeds[number]
-                yield mine[number], item
         finally:
-            for number in left:
-                del self._feeds[number]
-                if self.healthy:
-                    self._link.send(Abort(number))
+            chunks.close()
+
+    def _leave(self, number: int, *, done: bool) -> None:
+        """Nobody reads this request any more."""
+        del self._feeds[number]
+        if not done and self.healthy:
+            self._link.send(Abort(number))
 
     async def reports(self) -> AsyncIterator[StepReport]:
         """What each step was, from now on until the engine is gone."""
@@ -205,7 +207,7 @@ class AsyncEngine:
             while True:
                 self._take(await self._link.receive())
         except LinkError as closed:
-            self._fail(str(closed))
+            self.fail(str(closed))
 
     def _take(self, notice: Notice) -> None:
         match notice:
@@ -218,7 +220,7 @@ class AsyncEngine:
                         _put(queue, report)
             case Fault(message, refusal):
                 self.refusal = refusal
-                self._fail(message)
+                self.fail(message)
             case Ready(facts):
                 self.facts = facts
                 self._change()
@@ -230,12 +232,10 @@ class AsyncEngine:
         feed = self._feeds.get(piece.number)
         if feed is None:
             return
-        if piece.chunk is not None:
-            feed.put_nowait((piece.number, piece.chunk))
-        elif piece.failure is not None:
-            feed.put_nowait((piece.number, _error(piece.failure)))
+        item = piece.chunk if piece.failure is None else _error(piece.failure)
+        feed.put_nowait((piece.number, item))
 
-    def _fail(self, message: str) -> None:
+    def fail(self, message: str) -> None:
         """Fails every request at once; the first reason stands."""
         if self.fault is not None:
             return
@@ -250,16 +250,6 @@ class AsyncEngine:
         """Wakes whoever waits for readiness or a fault."""
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-async def _within(deadline: float | None, wait: Callable[[], Awaitable[T]]) -> T:
-    if deadline is None:
-        return await wait()
-    try:
-        async with asyncio.timeout(deadline - time.time()):
-            return await wait()
-    except TimeoutError as error:
-        raise DeadlineError("the request was not done within its time") from error
 
 
 def _put(queue: asyncio.Queue[T], item: T) -> None:

@@ -41,8 +41,8 @@ class ThreadLink:
             raise LinkError("the engine ended unexpectedly")
         return decode_notice(data)
 
-    async def close(self) -> None:
-        await asyncio.to_thread(self._thread.join)
+    async def close(self, patience_s: float) -> None:
+        await asyncio.to_thread(self._thread.join, patience_s or None)
 
     def _run(self) -> None:
         mailbox = _ThreadMailbox(self._orders, self._hand_over)

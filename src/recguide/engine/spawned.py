@@ -16,8 +16,6 @@ from recguide.engine.client import AsyncEngine, LinkError
 from recguide.engine.process import Recipe, main
 from recguide.engine.wire import Notice, Order, decode_notice, encode
 
-PATIENCE_S = 10.0
-"""How long a process that was told to stop may take, before it is killed."""
 LAST_WORDS_MS = 200
 """How long notices that a process sent before its end may still be on their way."""
 
@@ -65,10 +63,10 @@ class ProcessLink:
             message.cancel()
             ended.cancel()
 
-    async def close(self) -> None:
+    async def close(self, patience_s: float) -> None:
         process = self._process
         if process is not None:
-            await asyncio.to_thread(process.join, PATIENCE_S)
+            await asyncio.to_thread(process.join, patience_s)
             if process.is_alive():
                 process.kill()
                 await asyncio.to_thread(process.join)

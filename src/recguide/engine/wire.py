@@ -71,7 +71,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     eos: tuple[int, ...]
     think: tuple[int, int] | None
     method: str
-    block_size: int
+    block_size: int | None
     drafts: bool
     max_running: int
     memory: MemoryPlan
@@ -105,7 +105,10 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """What a step brought one choice of one request: a chunk, or the reason why nothing more comes."""
+    """What became of a request: a chunk of one of its choices, the reason why nothing more comes, or neither.
+
+    The first piece is neither: the engine has taken the request.
+    """
 
     number: int
     chunk: Chunk | None = None

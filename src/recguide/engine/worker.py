@@ -81,6 +81,7 @@ class Worker:
             return
         self._groups[order.number] = requests
         self._numbers.update(dict.fromkeys(requests, order.number))
+        self._mailbox.send(Emitted((Piece(order.number),)))
 
     def _step(self) -> None:
         emitted = self._engine.step()

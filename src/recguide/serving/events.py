@@ -1,0 +1,91 @@
+"""Server-sent events, and answers that stop when nobody reads them any more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
+
+import anyio
+import msgspec
+from fastapi import Request, Response
+from starlette.types import Receive, Scope, Send
+
+from recguide.core import Chunk, RecGuideError
+from recguide.engine.chunks import Chunks
+from recguide.serving.errors import ApiError, encoded
+
+T = TypeVar("T")
+
+DONE = b"data: [DONE]\n\n"
+CLIENT_GONE = 499
+"""What logs call an answer that nobody waited for."""
+
+
+def event(body: msgspec.Struct) -> bytes:
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+def error_event(error: ApiError) -> bytes:
+    return b"data: " + encoded(error.error) + b"\n\n"
+
+
+class EventStream(Response):
+    """Sends what a generator yields; closes it when it ends or the client goes."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None], close: Callable[[], None]) -> None:
+        """`close` is called however the stream ends, also before its first event."""
+        super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        try:
+            await self._stream(receive, send)
+        finally:
+            self._close()
+
+    async def _stream(self, receive: Receive, send: Send) -> None:
+        async with aclosing(self._events) as events, anyio.create_task_group() as group:
+            group.start_soon(_cancel_when_gone, receive, group.cancel_scope)
+            start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            await send(start)
+            async for data in events:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            group.cancel_scope.cancel()
+
+
+async def while_connected(request: Request, work: Callable[[], Awaitable[T]]) -> T | None:
+    """Does the work; cancels it and returns None if the client goes before it is done."""
+    result: T | None = None
+    async with anyio.create_task_group() as group:
+        group.start_soon(_cancel_when_gone, request.receive, group.cancel_scope)
+        result = await work()
+        group.cancel_scope.cancel()
+    return result
+
+
+async def batches(chunks: Chunks) -> AsyncIterator[list[tuple[int, Chunk]]]:
+    """Chunks as they come, those together that are there together: a slow reader is written to less often."""
+    async for first in chunks:
+        batch = [first]
+        failure: RecGuideError | None = None
+        try:
+            while chunks.at_hand:
+                batch.append(await anext(chunks))
+        except RecGuideError as error:
+            failure = error
+        yield batch
+        if failure is not None:
+            raise failure
+
+
+async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
