@@ -123,7 +123,7 @@ def complete(engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingP
 
 def assert_invariant(engine: Engine, request: Request) -> None:
     """What is cached after a round; the next forward may already have preempted the request."""
-    whole = len(request.prompt) + len(request.emitted) - 1
+    whole = len(request.prompt) + max(0, len(request.emitted) - 1)
     if request in engine._scheduler.waiting:
         assert request.cached == 0
     elif request.stats.preemptions:

@@ -56,12 +56,13 @@ class SamplingParams:
         frequency_penalty, presence_penalty: subtracted per, or for, occurrence in the output.
         logit_bias: token id → value added to the logit.
         seed: sampling seed, 0 ≤ seed < 2^63; None draws a fresh one, which the result reports.
-        max_tokens: tokens to emit at most.
+        max_tokens: tokens to emit at most; 0, with prompt_logprobs, only asks about the prompt.
         min_tokens: no end-of-sequence, stop token or stop string before that many tokens.
         stop: strings that end the text; the text is cut before them.
         stop_token_ids: token ids that end the text like end-of-sequence.
         ignore_eos: do not stop at the model's end-of-sequence ids.
         logprobs: None for none, k ≥ 0 for the emitted token's and the k most likely tokens' raw logprobs.
+        prompt_logprobs: the same for every token of the prompt but the first; None for none.
         n: choices; choice 0 uses `seed`, the others seeds derived from it.
         thinking_budget: close a <think> that the prompt opened after that many tokens.
         method: speculation method for this request ("ar" forces plain decoding); None is the engine's.
@@ -84,6 +85,7 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     n: int = 1
     thinking_budget: int | None = None
     method: str | None = None
@@ -173,7 +175,9 @@ _CONVERSIONS: Mapping[str, Callable[[str, object], object]] = {
         _real,
     ),
     **dict.fromkeys(("top_k", "max_tokens", "min_tokens", "n"), _integer),
-    **dict.fromkeys(("seed", "logprobs", "thinking_budget", "block_size"), _optional(_integer)),
+    **dict.fromkeys(
+        ("seed", "logprobs", "prompt_logprobs", "thinking_budget", "block_size"), _optional(_integer)
+    ),
     "threshold": _optional(_real),
     "method": _optional(_name),
     "ignore_eos": _flag,
@@ -199,12 +203,21 @@ def _check_ranges(params: SamplingParams) -> None:
         ("frequency_penalty", -2.0 <= params.frequency_penalty <= 2.0, "must lie in [-2, 2]"),
         ("presence_penalty", -2.0 <= params.presence_penalty <= 2.0, "must lie in [-2, 2]"),
         ("seed", params.seed is None or 0 <= params.seed < MAX_SEED, "must lie in [0, 2^63)"),
-        ("max_tokens", params.max_tokens >= 1, "must be at least 1"),
+        (
+            "max_tokens",
+            params.max_tokens >= (1 if params.prompt_logprobs is None else 0),
+            "must be at least 1, or 0 where prompt_logprobs asks about the prompt alone",
+        ),
         ("min_tokens", 0 <= params.min_tokens <= params.max_tokens, "must lie in [0, max_tokens]"),
         ("stop", all(params.stop), "must not hold an empty string; drop it"),
         (
             "logprobs",
             params.logprobs is None or 0 <= params.logprobs <= MAX_LOGPROBS,
+            f"must lie in [0, {MAX_LOGPROBS}], or be None for none",
+        ),
+        (
+            "prompt_logprobs",
+            params.prompt_logprobs is None or 0 <= params.prompt_logprobs <= MAX_LOGPROBS,
             f"must lie in [0, {MAX_LOGPROBS}], or be None for none",
         ),
         ("n", 1 <= params.n <= 128, "must lie in [1, 128]"),
@@ -430,7 +443,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Raw log-probabilities at one emitted token: its own, and the most likely tokens' (id → logprob)."""
+    """Raw log-probabilities at one token: its own, and the most likely tokens' (id → logprob)."""
 
     logprob: float
     top: Mapping[int, float]
@@ -526,7 +539,8 @@ class Completion:
     """One finished choice.
 
     `text` has no special tokens and is cut before a stop string; `token_ids`, `origins` and `logprobs` have
-    one entry for each emitted token, up to and with the one that ended the text.
+    one entry for each emitted token, up to and with the one that ended the text; `prompt_logprobs` one for
+    each token of the prompt but the first.
     """
 
     index: int
@@ -538,6 +552,7 @@ class Completion:
     stop_reason: str | int | None
     seed: int
     stats: RoundStats
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,3 +584,8 @@ class Generation:
     @property
     def token_ids(self) -> tuple[int, ...]:
         return self.completions[0].token_ids
+
+    @property
+    def prompt_logprobs(self) -> tuple[TokenLogprobs, ...] | None:
+        """Of every token of the prompt but the first, if they were asked for."""
+        return self.completions[0].prompt_logprobs

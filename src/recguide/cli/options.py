@@ -142,6 +142,10 @@ def sampling(
         int | None,
         typer.Option(help="Log-probabilities: each token's and the K likeliest.", rich_help_panel=_SAMPLING),
     ] = None,
+    prompt_logprobs: Annotated[
+        int | None,
+        typer.Option(help="The same for every token of the prompt.", rich_help_panel=_SAMPLING),
+    ] = None,
     n: Annotated[int, typer.Option("--n", "-n", help="Choices per prompt.", rich_help_panel=_SAMPLING)] = 1,
     thinking_budget: Annotated[
         int | None,
@@ -183,6 +187,7 @@ def sampling(
         stop_token_ids=tuple(stop_token_ids or ()),
         ignore_eos=ignore_eos,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         n=n,
         thinking_budget=thinking_budget,
         method=method,

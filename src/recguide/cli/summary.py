@@ -9,7 +9,7 @@ from rich.table import Table
 
 from recguide.bench.exactness import first_difference
 from recguide.bench.totals import Totals, add_up
-from recguide.core import Completion, Generation, RoundStats
+from recguide.core import Completion, Generation, RoundStats, TokenLogprobs
 
 COMPUTE_BOUND = (
     "Wall clock: a CPU is compute-bound, where a forward over more tokens takes longer, so fewer forwards "
@@ -128,7 +128,6 @@ def run_object(run: Run, prompts: Sequence[str]) -> dict[str, object]:
 
 
 def choice_object(completion: Completion) -> dict[str, object]:
-    logprobs = completion.logprobs
     return {
         "index": completion.index,
         "text": completion.text,
@@ -137,11 +136,8 @@ def choice_object(completion: Completion) -> dict[str, object]:
         "finish_reason": completion.finish_reason.value,
         "stop_reason": completion.stop_reason,
         "seed": completion.seed,
-        "logprobs": logprobs
-        and [
-            {"logprob": entry.logprob, "top": {str(token): value for token, value in entry.top.items()}}
-            for entry in logprobs
-        ],
+        "logprobs": _logprobs_object(completion.logprobs),
+        "prompt_logprobs": _logprobs_object(completion.prompt_logprobs),
         "stats": {
             "tpf": completion.stats.tpf,
             "tpf_with_prefill": completion.stats.tpf_with_prefill,
@@ -151,12 +147,23 @@ def choice_object(completion: Completion) -> dict[str, object]:
     }
 
 
+def _logprobs_object(logprobs: Sequence[TokenLogprobs] | None) -> list[dict[str, object]] | None:
+    if logprobs is None:
+        return None
+    return [
+        {"logprob": entry.logprob, "top": {str(token): value for token, value in entry.top.items()}}
+        for entry in logprobs
+    ]
+
+
 def stats_object(stats: RoundStats) -> dict[str, object]:
     """Counts and shares of rounds; histograms keyed by the value counted."""
     return {
         "tokens": stats.tokens,
         "forwards": stats.forwards,
         "prefill_forwards": stats.prefill_forwards,
+        "prefix_hit_tokens": stats.prefix_hit_tokens,
+        "preemptions": stats.preemptions,
         "query_tokens": stats.query_tokens,
         "rounds": stats.rounds,
         "acceptance": stats.mean_acceptance,

@@ -42,6 +42,9 @@ def advance(request: Request, verdict: Verdict) -> Advanced:
     request.draft = verdict.draft
     if layout.phase is Phase.PREFILL:
         request.cached += len(layout.rows[0].tokens)
+        request.prompt_logprobs += verdict.prompt_logprobs
+        if request.remaining == 0 and request.cached == request.prefill_end:
+            request.finish_reason = FinishReason.LENGTH
     elif layout.phase is Phase.VERIFY:
         request.cached += len(verdict.tokens)
     if verdict.tokens:
@@ -92,7 +95,8 @@ def publish(done: Advanced) -> Chunk | None:
     request, verdict, kept = done.request, done.verdict, done.kept
     if not verdict.tokens:
         _count(request, verdict, 0)
-        return None
+        # One that was to emit nothing ends here all the same.
+        return _chunk(request, done.start) if request.finish_reason is FinishReason.LENGTH else None
     request.origins += _origins(done)[:kept]
     if not request.params.stop:
         for token in verdict.tokens[:kept]:

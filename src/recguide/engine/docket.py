@@ -47,7 +47,7 @@ def docket_of(plan: Sequence[Scheduled], room: SettleShape | None) -> Docket:
     places: list[int] = []
     for scheduled, rows in zip(plan, spans, strict=True):
         request, layout = scheduled.request, scheduled.layout
-        if room is None or request.by_logits:
+        if room is None or request.by_logits or layout.scored:
             places.append(BY_HOST)
         elif not layout.block:
             places.append(NO_BLOCK)

@@ -14,11 +14,12 @@ from recguide.engine.ahead import steps_after, tokens_after
 from recguide.engine.commit import Advanced, advance, publish
 from recguide.engine.config import EngineConfig
 from recguide.engine.flight import Flight, Forward, Landed
-from recguide.engine.judging import Decision, Judge
+from recguide.engine.judging import Judge
 from recguide.engine.observing import Observer, Watch
 from recguide.engine.picking import UnpickableLogits
 from recguide.engine.plan import lay_out
 from recguide.engine.request import Request, Sampling
+from recguide.engine.rounds import Decision
 from recguide.engine.runner import Ready
 from recguide.engine.scheduler import Scheduler, kv_tokens
 from recguide.engine.start import start

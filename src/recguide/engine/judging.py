@@ -13,14 +13,12 @@ from recguide.core import TokenLogprobs, Vocabulary
 from recguide.engine.docket import BY_HOST, NO_BLOCK, spans_of
 from recguide.engine.flight import Flight, Landed
 from recguide.engine.picking import UnpickableLogits, pick_on_host
-from recguide.engine.rounds import Answers, Settled, Verdict, decided, settle_on_host
+from recguide.engine.rounds import Answers, Decision, Settled, Verdict, decided, settle_on_host
 from recguide.engine.scheduler import Scheduled
+from recguide.engine.scoring import picking, picking_spans, with_scores
 from recguide.speculation.noise import LuckyTokens
 from recguide.speculation.picks import logprobs
 from recguide.speculation.step import VERDICT, StepOutput
-
-Decision = Verdict | UnpickableLogits
-"""A verdict, or why there is none."""
 
 Spans = Sequence[Sequence[slice]]
 """For each request, where the wanted slots of each of its rows lie among the W logits."""
@@ -54,10 +52,11 @@ class Judge:
                 assert said is not None, "the device decides only where it has picked"
                 decisions[i] = said.decision(scheduled, docket.spans[i], place)
         if by_host:
-            work = [plan[i] for i in by_host]
-            found = self._by_logits(work, [docket.spans[i] for i in by_host], landed.logits)
+            work = [picking(plan[i]) for i in by_host]
+            spans = [picking_spans(plan[i], docket.spans[i]) for i in by_host]
+            found = self._by_logits(work, spans, landed.logits)
             for i, decision in zip(by_host, found, strict=True):
-                decisions[i] = decision
+                decisions[i] = with_scores(decision, plan[i], docket.spans[i], landed.logits)
         return decisions
 
     def _by_logits(self, plan: Sequence[Scheduled], spans: Spans, logits: Tensor) -> list[Decision]:

@@ -15,8 +15,10 @@ def lay_out(request: Request, index: int, mask: int | None, chunk: int, *, diffu
     """
     if request.cached < request.prefill_end:
         end = min(request.cached + chunk, request.prefill_end)
-        picks = end == request.prefill_end and not request.emitted
-        return rows.prefill(index, request.cached, request.known(request.cached, end), picks=picks)
+        picks = end == request.prefill_end and not request.emitted and request.remaining > 0
+        scored = min(end, len(request.prompt) - 1) - request.cached if request.is_scoring else 0
+        tokens = request.known(request.cached, end)
+        return rows.prefill(index, request.cached, tokens, picks=picks, scored=scored)
 
     block = min(request.block, request.remaining) if request.method.verifies else request.block
     if mask is None or block < 2 or not request.method.drafts:

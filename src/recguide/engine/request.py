@@ -64,6 +64,7 @@ class Request:
     emitted: list[int] = field(default_factory=list[int])
     origins: list[Origin] = field(default_factory=list[Origin])
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
     stats: RoundStats = field(default_factory=RoundStats)
     inbox: deque[Chunk] = field(default_factory=deque[Chunk])
     error: RecGuideError | None = None
@@ -81,14 +82,27 @@ class Request:
         return self.known(0, self.cached)
 
     @property
+    def is_scoring(self) -> bool:
+        """Whether log-probabilities of the prompt are still asked for."""
+        wanted = self.params.prompt_logprobs is not None
+        return wanted and len(self.prompt_logprobs) < len(self.prompt) - 1
+
+    @property
     def reusable(self) -> int:
-        """Known tokens that may be cached when it is admitted; the last one of a prompt has to run."""
+        """Known tokens that may be cached when it is admitted.
+
+        All slots of a prompt that is asked about have to run, and else its last, which picks the first token.
+        """
+        if self.is_scoring:
+            return 0
         return self.prefill_end if self.emitted else self.prefill_end - 1
 
     def rewind(self) -> None:
         """Nothing is cached any more, and there is no draft."""
         self.cached = 0
         self.draft = None
+        if self.is_scoring:
+            self.prompt_logprobs.clear()
 
     @property
     def remaining(self) -> int:
@@ -118,4 +132,5 @@ class Request:
             stop_reason=self.stop_reason,
             seed=self.params.seed,
             stats=self.stats,
+            prompt_logprobs=None if self.params.prompt_logprobs is None else tuple(self.prompt_logprobs),
         )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from recguide.core import Row, TokenLogprobs
-from recguide.engine.picking import consecutive
+from recguide.engine.picking import UnpickableLogits, consecutive
 from recguide.engine.scheduler import Scheduled
 from recguide.speculation.picks import Picks
 from recguide.speculation.rows import Branch, BranchKind, Draft, Layout, Phase, known_draft
@@ -28,6 +28,7 @@ class Verdict:
         acceptance: A before any cut; 0 if nothing was emitted.
         stopped: the last token is a stop token.
         logprobs: one entry for each token, if the request wants them.
+        prompt_logprobs: one entry for each token of the prompt that the forward asked about.
         covered: the branch at the outcome's slot.
         reused: the branch whose draft is used.
         draft: the draft in hand afterwards.
@@ -38,9 +39,14 @@ class Verdict:
     acceptance: int = 0
     stopped: bool = False
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     covered: Branch | None = None
     reused: Branch | None = None
     draft: Draft | None = None
+
+
+Decision = Verdict | UnpickableLogits
+"""A verdict, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,9 @@ HEADROOM = (256, 2048)
 """Tokens beyond its prefill that a request has room for when it comes back after its first preemption, after
 its second, and so on; after that it has room for all it may ever need, and is not preempted again."""
 
+SCORED_TOKENS = 256
+"""Tokens of prompts that a forward is asked about at most: each takes logits of the whole vocabulary."""
+
 _arrival = attrgetter("arrival")
 
 
@@ -108,7 +111,13 @@ class Scheduler:
         if not (prefilling and self._prefill_first):
             rest -= self._decode(decoding, _prefill_share(prefilling, rest), plan, planner)
         self._prefill_first = bool(prefilling) and rest <= 0
+        scored = 0
         for request, tokens in _chunks(prefilling, rest):
+            if request.is_scoring:
+                tokens = min(tokens, SCORED_TOKENS - scored)
+                if tokens < 1:
+                    continue
+                scored += tokens
             plan.append(Scheduled(request, planner(request, len(plan), tokens)))
         return plan
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 
@@ -95,6 +95,8 @@ class Layout:
     Attributes:
         rows: the causal row first, if there is one, then the draft row or one row per branch.
         block: token ids whose successors the causal row's wanted slots pick; () without a verdict.
+        scored: the causal row's first wanted slots that pick nothing: the token that follows is known, and
+            only its log-probability is asked for.
         branches: the branches, in the order of their rows.
     """
 
@@ -102,17 +104,30 @@ class Layout:
     rows: tuple[Row, ...]
     block: tuple[int, ...] = ()
     branches: tuple[Branch, ...] = ()
+    scored: int = 0
 
     @property
     def query_tokens(self) -> int:
         return sum([len(row.tokens) for row in self.rows])
 
+    @property
+    def picking(self) -> Layout:
+        """The same without the slots that pick nothing."""
+        if not self.scored:
+            return self
+        causal, *others = self.rows
+        causal = replace(causal, wanted=tuple(causal.wanted)[self.scored :])
+        return replace(self, rows=(causal, *others), scored=0)
 
-def prefill(request: int, prefix: int, tokens: Sequence[int], *, picks: bool) -> Layout:
-    """A chunk of known tokens; with `picks` its last slot emits the request's next token."""
-    wanted = (len(tokens) - 1,) if picks else ()
+
+def prefill(request: int, prefix: int, tokens: Sequence[int], *, picks: bool, scored: int = 0) -> Layout:
+    """A chunk of known tokens; with `picks` its last slot emits the request's next token.
+
+    The tokens behind its first `scored` slots are known, and their log-probabilities are asked for.
+    """
+    wanted = (*_slots(0, scored), *((len(tokens) - 1,) if picks else ()))
     row = Row(request, prefix, tuple(tokens), causal=True, wanted=wanted)
-    return Layout(Phase.PREFILL, (row,), block=row.tokens[-1:] if picks else ())
+    return Layout(Phase.PREFILL, (row,), block=row.tokens[-1:] if picks else (), scored=scored)
 
 
 def draft(request: int, prefix: int, drafting: Draft, *, adapter: bool) -> Layout:

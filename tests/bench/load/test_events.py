@@ -22,7 +22,9 @@ def events(parts):
 
 @given(
     texts=st.lists(
-        st.text(st.characters(blacklist_characters="\r\n"), min_size=1, max_size=20), min_size=1, max_size=5
+        st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1, max_size=20),
+        min_size=1,
+        max_size=5,
     ),
     end=st.sampled_from([b"\n", b"\r\n", b"\r"]),
     cuts=st.lists(st.integers(0, 400), max_size=20),
@@ -88,7 +90,10 @@ def test_usage_at_the_end_alone_counts_no_chunk():
     assert answer.usage["completion_tokens"] == 9
 
 
-@pytest.mark.parametrize("chunk", [b"nonsense", b"[1]", b'{"object": "chunk"}', b"[" * 100_000])
+HALF = b'{"choices": [{"delta": {"content": "\\ud83d"}}]}'
+
+
+@pytest.mark.parametrize("chunk", [b"nonsense", b"[1]", b'{"object": "chunk"}', b"[" * 100_000, HALF])
 def test_an_event_that_is_no_chunk_is_refused(chunk):
     with pytest.raises(MalformedStreamError):
         taken(chunk)

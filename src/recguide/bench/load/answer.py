@@ -59,6 +59,7 @@ class Answer:
         tokens = self._tokens(choice)
         if words or tokens:
             self.arrivals.append(Arrival(at_s, words, tokens))
+        _check_text(reasoning + text)
         self._reasoning.append(reasoning)
         self._texts.append(text)
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
@@ -77,6 +78,14 @@ class Answer:
             return None
         new, self._counted = running - self._counted, running
         return new
+
+
+def _check_text(text: str) -> None:
+    """JSON can escape half a character; text that holds one cannot be written down."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise MalformedStreamError("a chunk with half a character") from error
 
 
 def _object(event: bytes) -> Fields:

@@ -61,7 +61,7 @@ class LoadResult:
         for endpoint, each in zip(whole["endpoints"], self.loaded, strict=True):
             endpoint["requests"] = [_request(record) for record in each.outcome.records]
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+        file.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def conclude(

@@ -36,7 +36,7 @@ def method_named(name: str) -> Method:
 
 def check_parameters(method: Method, params: SamplingParams) -> None:
     """Raises ParameterError for a parameter that `method` cannot honour."""
-    default = SamplingParams(max_tokens=params.max_tokens)
+    default = SamplingParams(max_tokens=params.max_tokens, prompt_logprobs=params.prompt_logprobs)
     for field in fields(SamplingParams):
         if field.name in method.refuses and getattr(params, field.name) != getattr(default, field.name):
             accepted = sorted({f.name for f in fields(SamplingParams)} - method.refuses)

@@ -45,7 +45,7 @@ def write_report(file: Path, result: LoadResult) -> None:
         ratio=_ratio,
     )
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(page)
+    file.write_text(page, encoding="utf-8")
 
 
 def _pictures(loaded: Sequence[Loaded]) -> list[Picture]:
