@@ -28,7 +28,7 @@ from recguide.attention.kernels.attend import attend as attend_kernel
 from recguide.attention.kernels.merge import merge as merge_kernel
 from recguide.attention.kernels.rotate import rotate_and_write as rotate_kernel
 from recguide.attention.work import Tiling
-from recguide.core import Attend, PackedBatch, RecGuideError, Turn
+from recguide.core import Attend, KVShape, PackedBatch, RecGuideError, Turn
 from recguide.kv.cache import KVCache
 
 # Triton's stubs know neither launches nor plain integers as constants.
@@ -56,7 +56,7 @@ class Tuning:
         resident: programs of the attention kernel for each multiprocessor, at most.
         grain, few_grain: blocks of an item at least where a tile is split, likewise.
         heads_at_once: heads that one program of the first kernel rotates.
-        at_once: results that are merged at a time.
+        merge_rows: query rows that a program merges at a time.
         pdl_to: tokens of a forward up to which a kernel is launched while the one before it ends
             (programmatic dependent launch).
     """
@@ -72,17 +72,16 @@ class Tuning:
     grain: int = 2
     few_grain: int = 1
     heads_at_once: int = 8
-    at_once: int = 16
-    pdl_to: int = 64
+    merge_rows: int = 4
+    pdl_to: int = 256
 
 
 FLOAT32 = Tuning(rows=16, few=False, keys=32, ahead=1)
 """Float32 products go without tensor cores, in registers."""
+NARROW = Tuning(keys=32)
+"""For a head_dim up to 64: smaller blocks are as quick to load, and spread more evenly."""
 EXACT = Tuning(ahead=1)
 """Results of a block of their own leave less shared memory."""
-
-MERGE_ELEMENTS = 8192
-"""Elements of results that a program merges at a time, 64 in a thread."""
 
 
 class TritonAttention:
@@ -110,7 +109,7 @@ class TritonAttention:
     ) -> None:
         shape = cache.shape
         _check(cache, heads)
-        self._tuning = tuning or _tuning(shape.dtype, exact)
+        self._tuning = tuning or _tuning(shape, exact=exact)
         self._cache = cache
         self._heads = heads
         self._exact = exact
@@ -156,8 +155,7 @@ class TritonAttention:
             "KV_HEADS": shape.kv_heads, "SHARE": self._share, "DIM": shape.head_dim, "EXACT": self._exact,
             **launched,
         }  # fmt: skip
-        merge_rows = 4 if self._few(tokens) else MERGE_ELEMENTS // tuning.at_once // shape.head_dim
-        groups = -(-min(rows, tokens * self._share) // merge_rows)
+        groups = -(-min(rows, tokens * self._share) // tuning.merge_rows)
         merge_units = min(self._programs, tokens * shape.kv_heads) * groups
         ahead = tuning.few_ahead if self._few(tokens) else tuning.ahead
 
@@ -176,7 +174,7 @@ class TritonAttention:
             )  # fmt: skip
             _merge[(min(merge_units, 4 * self._processors),)](
                 out, self._mix, self._peak, self._total, batch.work, batch.order, self._programs,
-                GROUP=merge_rows, AT_ONCE=tuning.at_once, num_warps=4, **constants,
+                GROUP=tuning.merge_rows, AT_ONCE=self._parts(tokens), num_warps=4, **constants,
             )  # fmt: skip
             return out
 
@@ -207,6 +205,11 @@ class TritonAttention:
         block = [self._tuning.keys, self._cache.shape.head_dim]
         return [TensorDescriptor(x, list(x.shape), list(x.stride()), block) for x in flat]
 
+    def _parts(self, tokens: int) -> int:
+        """Into how many parts a tile is cut if the tokens are of one request, up to a power of two."""
+        tiles = -(-tokens * self._share // self._tile_rows) * self._cache.shape.kv_heads
+        return min(16, max(2, 1 << (self._processors // tiles - 1).bit_length()))
+
     def _few(self, tokens: int) -> bool:
         """Whether all query rows of a key/value head fit into the smallest product."""
         return tokens * self._share <= FEW_ROWS
@@ -229,10 +232,12 @@ class TritonAttention:
         return rounding | ({"PDL": True, "launch_pdl": True} if early else {"PDL": False})
 
 
-def _tuning(dtype: torch.dtype, exact: bool) -> Tuning:
-    if dtype == torch.float32:
+def _tuning(shape: KVShape, *, exact: bool) -> Tuning:
+    if shape.dtype == torch.float32:
         return FLOAT32
-    return EXACT if exact else Tuning()
+    if exact:
+        return EXACT
+    return NARROW if shape.head_dim <= 64 else Tuning()
 
 
 def _check(cache: KVCache, heads: int) -> None:

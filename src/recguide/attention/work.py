@@ -54,7 +54,7 @@ SNAP = 16
 """A tile is not split to even out less than 1 / SNAP of a program's load."""
 START = 2
 """What it costs to begin a tile, in blocks."""
-WORTH = 12
+WORTH = 4
 """Blocks for each program from which on several of them share a multiprocessor. With less to do, fewer and
 larger items are better: what is split has to be merged."""
 FEW_TILES = 10

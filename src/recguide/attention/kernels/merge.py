@@ -103,20 +103,29 @@ def _merge_rows(
             peak, total, mix = fold(peak, total, mix, peak_b, total_b, mix_b)
     else:
         for first in tl.range(0, results, AT_ONCE, num_stages=1):
-            nth = first + tl.arange(0, AT_ONCE)
-            at = home + nth[:, None] * rows + row[None]
-            live = (nth < results)[:, None] & there[None]
-            mix_at = at.to(tl.int64)[:, :, None] * DIM + dim[None, None]
-            # Read past the first cache, which may hold what lay there a layer ago.
-            mix_b = tl.load(mix_ptr + mix_at, mask=live[:, :, None], other=0.0, cache_modifier=".cg")
-            peak_b = tl.load(peak_ptr + at, mask=live, other=float("-inf"), cache_modifier=".cg")
-            total_b = tl.load(total_ptr + at, mask=live, other=0.0, cache_modifier=".cg")
-            higher = tl.maximum(peak, tl.max(peak_b, 0))
+            # All are asked for before the first is used. A thread has the same elements of each, so nothing
+            # passes between threads.
+            parts = ()
+            higher = peak
+            for ahead in tl.static_range(AT_ONCE):
+                live = there & (first + ahead < results)
+                at = home + (first + ahead) * rows + row
+                mix_at = at.to(tl.int64)[:, None] * DIM + dim[None]
+                # Read past the first cache, which may hold what lay there a layer ago.
+                peak_b = tl.load(peak_ptr + at, mask=live, other=float("-inf"), cache_modifier=".cg")
+                total_b = tl.load(total_ptr + at, mask=live, other=0.0, cache_modifier=".cg")
+                mix_b = tl.load(mix_ptr + mix_at, mask=live[:, None], other=0.0, cache_modifier=".cg")
+                parts += ((peak_b, total_b, mix_b),)
+            for ahead in tl.static_range(AT_ONCE):
+                higher = tl.maximum(higher, parts[ahead][0])
             floor = floor_of(higher)
             shrink = tl.exp2(peak - floor)
-            shrink_b = tl.exp2(peak_b - floor[None])
-            total = total * shrink + tl.sum(total_b * shrink_b, 0)
-            mix = mix * shrink[:, None] + tl.sum(mix_b * shrink_b[:, :, None], 0)
+            total = total * shrink
+            mix = mix * shrink[:, None]
+            for ahead in tl.static_range(AT_ONCE):
+                shrink = tl.exp2(parts[ahead][0] - floor)
+                total += parts[ahead][1] * shrink
+                mix += parts[ahead][2] * shrink[:, None]
             peak = higher
     at = (token * (KV_HEADS * SHARE) + head * SHARE + row % SHARE)[:, None] * DIM + dim[None]
     attended = mix / tl.where(there, total, 1.0)[:, None]
