@@ -208,7 +208,7 @@ class TritonAttention:
     def _parts(self, tokens: int) -> int:
         """Into how many parts a tile is cut if the tokens are of one request, up to a power of two."""
         tiles = -(-tokens * self._share // self._tile_rows) * self._cache.shape.kv_heads
-        return min(16, max(2, 1 << (self._processors // tiles - 1).bit_length()))
+        return min(16, max(2, 1 << (self._programs // self._tuning.resident // tiles - 1).bit_length()))
 
     def _few(self, tokens: int) -> bool:
         """Whether all query rows of a key/value head fit into the smallest product."""
