@@ -88,7 +88,7 @@ def test_gauges_say_how_it_is_and_not_how_it_was(metrics):
 
 def test_a_scrape_is_what_a_scraper_can_parse(metrics):
     observed(metrics, "recguide")
-    metrics.arrived(prompt_tokens=8, cached_tokens=4)
+    metrics.arrived(prompt_tokens=8)
     metrics.first_token(0.25)
     metrics.finished("stop", 1.5)
     app = FastAPI()
@@ -105,10 +105,10 @@ def test_a_scrape_is_what_a_scraper_can_parse(metrics):
 
 def test_vllm_names_say_the_same(metrics):
     observed(metrics, "recguide", "ar")
-    metrics.arrived(prompt_tokens=8, cached_tokens=4)
+    metrics.arrived(prompt_tokens=8)
     metrics.first_token(0.25)
     metrics.tokens(0.125)
-    metrics.choice(RoundStats(tokens=5, forwards=2), 0.5)
+    metrics.choice(RoundStats(tokens=5, forwards=2, prefix_hit_tokens=4), 8, 0.5)
     metrics.finished("length", 1.5)
     registry = both(metrics.registry, "tiny")
     label = {"model_name": "tiny", "engine": "0"}
@@ -123,6 +123,6 @@ def test_vllm_names_say_the_same(metrics):
     assert theirs("request_success_total", finished_reason="length") == 1
     assert theirs("time_to_first_token_seconds_sum") == 0.25
     assert theirs("inter_token_latency_seconds_bucket", le="0.2") == 1
-    assert theirs("prefix_cache_hits_total") == 4
+    assert (theirs("prefix_cache_queries_total"), theirs("prefix_cache_hits_total")) == (8, 4)
     found = {family.name for family in registry.collect()}
     assert set(NAMES) | set(NAMES.values()) <= found

@@ -60,6 +60,26 @@ def serve(
     log_level: Annotated[
         str, typer.Option(help="debug, info, warning, error.", rich_help_panel=_SERVER)
     ] = "info",
+    vllm_metric_names: Annotated[
+        bool,
+        typer.Option(
+            "--vllm-metric-names",
+            help="Metrics also under the names of vLLM's dashboards.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = False,
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            help="Traces go there, as http://localhost:4318/v1/traces; needs the extra otel.",
+            metavar="URL",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
+    dashboard: Annotated[
+        bool,
+        typer.Option("--dashboard/--no-dashboard", help="A page at /.", rich_help_panel=_SERVER),
+    ] = True,
     method: Annotated[
         str | None,
         typer.Option(
@@ -119,6 +139,9 @@ def serve(
         max_body_bytes=max_body_mib * MIB,
         timeout_s=timeout,
         drain_s=drain,
+        dashboard=dashboard,
+        vllm_metric_names=vllm_metric_names,
+        otlp_endpoint=otlp_endpoint,
     )
     engine_options = {
         "method": method,
@@ -150,6 +173,8 @@ def serve(
             print_json(_object(facts, settings.models, str(listening)))
         else:
             _banner(facts, settings.models, str(listening), open_to_all=not settings.api_keys)
+            if dashboard:
+                note(f"dashboard at {listening}/")
 
     status = run(create_app(engine, settings), listening, ready)
     if engine.refusal:

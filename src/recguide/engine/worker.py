@@ -49,6 +49,7 @@ class Worker:
         self._numbers: dict[Request, int] = {}
         self._reports: list[StepReport] = []
         self._stopped = False
+        engine.observer = self._observe
 
     def run(self) -> None:
         """Until it is told to stop. If the engine fails, the mailbox is told before the error goes on."""
@@ -91,6 +92,9 @@ class Worker:
         if self._reports:
             reports, self._reports = self._reports, []
             self._mailbox.send(Observed(tuple(reports)))
+
+    def _observe(self, report: StepReport) -> None:
+        self._reports.append(report)
 
     def _chunks(self, emitted: list[tuple[Request, Chunk]]) -> Iterator[Piece]:
         for request, chunk in emitted:

@@ -11,13 +11,15 @@ from starlette.middleware.cors import CORSMiddleware
 
 from recguide.engine.client import AsyncEngine
 from recguide.serving import about, chat, completions
+from recguide.serving.dashboard import routes as dashboard
 from recguide.serving.documents import describe
 from recguide.serving.errors import add_handlers
-from recguide.serving.gate import REQUEST_ID, Gate
+from recguide.serving.gate import OPEN_PATHS, REQUEST_ID, Gate
 from recguide.serving.metrics_route import metrics_route
 from recguide.serving.service import Service
 from recguide.serving.settings import ServerSettings
 from recguide.serving.tokens import TextTokenizer
+from recguide.serving.vllm_names import both
 
 
 def create_app(
@@ -49,9 +51,15 @@ def create_app(
     app.state.service = service
     for router in (completions.router, chat.router, about.router):
         app.include_router(router)
-    app.include_router(metrics_route(service.follower.metrics.registry), tags=["server"])
+    registry = service.follower.metrics.registry
+    app.include_router(
+        metrics_route(both(registry, settings.name) if settings.vllm_metric_names else registry),
+        tags=["server"],
+    )
+    if settings.dashboard:
+        app.include_router(dashboard.router)
     add_handlers(app)
-    app.add_middleware(Gate, service=service)
+    app.add_middleware(Gate, service=service, open_paths=OPEN_PATHS | dashboard.OPEN_PATHS)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -70,7 +70,7 @@ class Follower:
         """
         span = None if self.trace is None else self.trace(request_id, route, headers or {})
         began = self.clock() if arrived is None else arrived
-        return Followed(self, request_id, route, sum(prompt_tokens), began, span)
+        return Followed(self, request_id, route, prompt_tokens, began, span)
 
 
 class Followed:
@@ -85,7 +85,7 @@ class Followed:
         follower: Follower,
         request_id: str,
         route: str,
-        prompt_tokens: int,
+        prompt_tokens: Sequence[int],
         began: float,
         span: Span | None,
     ) -> None:
@@ -98,7 +98,7 @@ class Followed:
         self._tokens = 0
 
     def __enter__(self) -> Self:
-        self._follower.metrics.arrived(self._prompt_tokens)
+        self._follower.metrics.arrived(sum(self._prompt_tokens))
         return self
 
     def chunk(self, chunk: Chunk, prompt: int = 0) -> None:
@@ -113,8 +113,8 @@ class Followed:
             self._last[choice] = now
         if chunk.completion is not None:
             self._done[choice] = chunk.completion
-            since = self._first.get(choice, now)
-            metrics.choice(chunk.completion.stats, self._last.get(choice, now) - since)
+            seconds = self._last.get(choice, now) - self._first.get(choice, now)
+            metrics.choice(chunk.completion.stats, self._prompt_tokens[prompt], seconds)
 
     def _began_choice(self, choice: tuple[int, int], now: float) -> None:
         if not self._first and self._span is not None:
@@ -176,7 +176,8 @@ class Followed:
             "route": self._route,
             "status": STATUSES.get(outcome, 200),
             "outcome": outcome,
-            "prompt_tokens": self._prompt_tokens,
+            "prompt_tokens": sum(self._prompt_tokens),
+            "cached_tokens": stats.prefix_hit_tokens,
             "tokens": self._tokens,
             "seconds": round(seconds, 6),
             "first_token_seconds": _rounded(self._first, self._began),

@@ -42,17 +42,11 @@ class Metrics:
         if report.rounds:
             self._rounds.observe(report.rounds)
 
-    def arrived(self, prompt_tokens: int, cached_tokens: int = 0) -> None:
-        """A prompt was accepted; the prefix cache held so many of its tokens."""
+    def arrived(self, prompt_tokens: int) -> None:
+        """A request was accepted, with so many tokens in all its prompts."""
         self._requests.in_flight.inc()
         self._requests.prompt_tokens.inc(prompt_tokens)
         self._requests.prompt_length.observe(prompt_tokens)
-        self.reused_prefix(prompt_tokens, cached_tokens)
-
-    def reused_prefix(self, prompt_tokens: int, cached_tokens: int) -> None:
-        """What the prefix cache was asked for, and what it held."""
-        self._requests.prefix_queries.inc(prompt_tokens)
-        self._requests.prefix_hits.inc(cached_tokens)
 
     def first_token(self, seconds: float) -> None:
         """A choice's first token came so long after the request had arrived."""
@@ -62,8 +56,10 @@ class Metrics:
         """A chunk of a choice, one token or several, came so long after the one before."""
         self._requests.between.observe(seconds)
 
-    def choice(self, stats: RoundStats, seconds: float) -> None:
-        """A choice ended; `seconds` is from its first token to its last."""
+    def choice(self, stats: RoundStats, prompt_tokens: int, seconds: float) -> None:
+        """A choice of a prompt ended; `seconds` is from its first token to its last."""
+        self._requests.prefix_queries.inc(prompt_tokens)
+        self._requests.prefix_hits.inc(stats.prefix_hit_tokens)
         self._requests.length.observe(stats.tokens)
         if stats.forwards:
             self._requests.tpf.observe(stats.tpf)
@@ -196,7 +192,9 @@ class _Requests:
         self.prompt_tokens = make.counter("prompt_tokens", "Tokens of the prompts that arrived.")
         self.prefix_queries = make.counter("prefix_cache_queries", "Tokens the prefix cache was asked for.")
         self.prefix_hits = make.counter("prefix_cache_hits", "Tokens the prefix cache held.")
-        self.prompt_length = make.histogram("request_prompt_tokens", "Tokens of a prompt.", _TOKENS)
+        self.prompt_length = make.histogram(
+            "request_prompt_tokens", "Tokens of a request's prompts.", _TOKENS
+        )
         self.length = make.histogram("request_generation_tokens", "Tokens of a choice.", _TOKENS)
         self.tpf = make.histogram("request_tokens_per_forward", "TPF of a choice.", _TPF)
         self.first_token = make.histogram("time_to_first_token_seconds", "Arrival to first token.", _SECONDS)

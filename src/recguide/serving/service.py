@@ -12,12 +12,14 @@ from fastapi import Request
 from recguide.engine.client import AsyncEngine, EngineError
 from recguide.engine.wire import Facts
 from recguide.models.tokenizer import Tokenizer
+from recguide.serving.dashboard.feed import Feed
 from recguide.serving.errors import RETRY_AFTER_S, ApiError
-from recguide.serving.following import Follower
+from recguide.serving.following import Follower, Trace
 from recguide.serving.metrics import Metrics
 from recguide.serving.replies import ModelCard, ModelList, now
 from recguide.serving.settings import ServerSettings
 from recguide.serving.tokens import Coder, NumberTokenizer, TextTokenizer
+from recguide.serving.tracing import tracing
 
 
 class Service:
@@ -31,6 +33,7 @@ class Service:
         active: requests that are being answered.
         created: when, in seconds since the epoch.
         follower: follows every request, for metrics, logs and traces.
+        feed: shows every step to dashboards.
     """
 
     def __init__(
@@ -41,7 +44,8 @@ class Service:
         self.draining = False
         self.active = 0
         self.created = now()
-        self.follower = Follower(Metrics())
+        self.follower = Follower(Metrics(), _trace(settings))
+        self.feed = Feed()
         self._given = tokenizer
         self._coder: Coder | None = None
         self._prepared = asyncio.Event()
@@ -53,6 +57,7 @@ class Service:
         self._tasks = [
             asyncio.create_task(self._prepare(), name="tokenizer"),
             asyncio.create_task(self._observe(), name="step reports"),
+            asyncio.create_task(self.feed.run(), name="dashboard"),
         ]
 
     async def until_ready(self) -> Facts:
@@ -140,10 +145,17 @@ class Service:
     async def _observe(self) -> None:
         async for report in self.engine.reports():
             self.follower.metrics.observe(report)
+            self.feed.add(report)
 
 
 def _tokenizer(facts: Facts) -> TextTokenizer:
     return NumberTokenizer() if facts.tokenizer is None else Tokenizer.load(Path(facts.tokenizer))
+
+
+def _trace(settings: ServerSettings) -> Trace | None:
+    if settings.otlp_endpoint is None:
+        return None
+    return tracing(settings.otlp_endpoint, settings.name)
 
 
 def service_of(request: Request) -> Service:

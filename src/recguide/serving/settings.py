@@ -20,6 +20,9 @@ class ServerSettings:
         max_body_bytes: longest request body.
         timeout_s: what a request gets that names no timeout; None is no limit.
         drain_s: how long running requests may take to finish once the server is told to stop.
+        dashboard: whether there is a page at /.
+        vllm_metric_names: whether /metrics also has the names that vLLM's dashboards ask for.
+        otlp_endpoint: where spans of requests go; None makes none.
     """
 
     models: tuple[str, ...] = ()
@@ -28,6 +31,14 @@ class ServerSettings:
     max_body_bytes: int = 32 * MIB
     timeout_s: float | None = None
     drain_s: float = 30.0
+    dashboard: bool = True
+    vllm_metric_names: bool = False
+    otlp_endpoint: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What metrics and traces call the model."""
+        return self.models[0] if self.models else "recguide"
 
     def __post_init__(self) -> None:
         checks = (

@@ -1,0 +1,40 @@
+"""A server over the fake model, in this process."""
+
+from __future__ import annotations
+
+from tests.fake import EOS, Script, Slip, encode, engine
+from tests.toy import ByteTokenizer
+
+from recguide.engine.local import LocalEngine
+from recguide.engine.wire import Facts
+from recguide.serving.app import create_app
+from recguide.serving.settings import ServerSettings
+
+QUESTION = "What does the fox do?"
+PROMPT = tuple(encode(f"U{QUESTION}\nA"))
+"""What the toy's chat template makes of the question."""
+TEXT = "The quick brown fox jumps over the lazy dog – é, ü, 語 – and then it naps in the warm sun."
+SLIPS = {len(PROMPT) + at: Slip(second_right=at % 2 == 0) for at in (3, 9, 20, 31, 44, 60)}
+SCRIPT = Script(PROMPT, (*encode(TEXT), EOS), SLIPS)
+
+
+def served(*, scripts=(SCRIPT,), machine=None, **settings):
+    """The application; it answers the question with the text, by any method."""
+    machine = machine or engine(*scripts)
+    facts = Facts(
+        name="fake",
+        fingerprint="0",
+        tokenizer=None,
+        device="cpu",
+        dtype="float32",
+        max_model_len=2048,
+        vocabulary_size=machine.vocabulary.size,
+        eos=machine.vocabulary.eos,
+        think=machine.vocabulary.think,
+        method="recguide",
+        block_size=16,
+        drafts=True,
+        max_running=64,
+        memory=machine.memory,
+    )
+    return create_app(LocalEngine(machine, facts), ServerSettings(**settings), ByteTokenizer())
