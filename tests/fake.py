@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from tests.toy import byte_tokenizer_json
 from torch import Tensor
 
 from recguide.core import Attend, Completion, KVShape, PackedBatch, SamplingParams, Vocabulary
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.request import Request
+from recguide.speculation.grammar import Grammars
 
 EOS, MASK, OPEN, CLOSE = 256, 257, 258, 259
 VOCABULARY = Vocabulary(size=260, eos=(EOS,), mask=MASK, think=(OPEN, CLOSE))
@@ -103,7 +105,9 @@ class FakeBackbone:
 
 
 def engine(*scripts: Script, **config: object) -> Engine:
-    return Engine(FakeBackbone(*scripts), decode, EngineConfig(**config))  # pyright: ignore
+    specials = ("<eos>", "<mask>", "<think>", "</think>")
+    grammars = Grammars(lambda: byte_tokenizer_json(specials), VOCABULARY.size, VOCABULARY)
+    return Engine(FakeBackbone(*scripts), decode, EngineConfig(**config), grammars=grammars)  # pyright: ignore
 
 
 def run(engine: Engine) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from tests.tiny import byte_token
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
 
 from recguide.core import ParameterError
 from recguide.models.config import ModelConfig, RopeConfig
@@ -31,6 +34,9 @@ class ByteTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(token for token in ids if token < 256).decode(errors="replace")
 
+    def json(self) -> str:
+        return byte_tokenizer_json(("<eos>", "<mask>"))
+
     def token(self, token_id: int) -> str:
         return f"<{token_id}>"
 
@@ -39,6 +45,15 @@ class ByteTokenizer:
             raise ParameterError("chat_template_kwargs", "the template knows only shout")
         turns = "".join(f"{turn['role'][0].upper()}{turn['content']}\n" for turn in messages)
         return self.encode(turns + ("A!" if kwargs.get("shout") else "A"))
+
+
+def byte_tokenizer_json(specials: Sequence[str]) -> str:
+    """The tokenizer.json of bytes as tokens, followed by special tokens."""
+    tokenizer = Tokenizer(BPE(vocab={byte_token(byte): byte for byte in range(256)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in specials])
+    return tokenizer.to_str()
 
 
 def toy_model(*, drafts: bool = True, chat_template: str | None = "U A shout", seed: int = 0) -> Model:

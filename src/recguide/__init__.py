@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recguide.core import Chunk, Completion, Generation, ParameterError, RecGuideError, SamplingParams
+    from recguide.core import (
+        Chunk,
+        Completion,
+        Generation,
+        ParameterError,
+        RecGuideError,
+        SamplingParams,
+        Structure,
+    )
     from recguide.llm import LLM
 
 __all__ = [
@@ -16,6 +24,7 @@ __all__ = [
     "ParameterError",
     "RecGuideError",
     "SamplingParams",
+    "Structure",
 ]
 
 

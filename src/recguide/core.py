@@ -44,6 +44,30 @@ class CheckpointError(RecGuideError):
 
 # --- what a user asks for -----------------------------------------------------------------------------------
 
+STRUCTURES = ("json_object", "json_schema", "regex", "grammar")
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """A form that the whole output takes.
+
+    Attributes:
+        kind: "json_object" for any JSON object, "json_schema" for a schema, "regex" for a regular expression
+            (without look-around), "grammar" for a context-free grammar in the Lark syntax of llguidance.
+        text: the schema, expression or grammar; nothing for a "json_object".
+    """
+
+    kind: str
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in STRUCTURES:
+            raise ParameterError("structure", f"{self.kind!r} is not one of {', '.join(STRUCTURES)}")
+        _text("structure", self.text)
+        if bool(self.text) is (self.kind == "json_object"):
+            need = "takes no text" if self.text else "needs a text"
+            raise ParameterError("structure", f"a {self.kind} {need}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
@@ -65,6 +89,7 @@ class SamplingParams:
         prompt_logprobs: the same for every token of the prompt but the first; None for none.
         n: choices; choice 0 uses `seed`, the others seeds derived from it.
         thinking_budget: close a <think> that the prompt opened after that many tokens.
+        structure: form of the output, after the </think> of a <think> that the prompt opened; None is any.
         method: speculation method for this request ("ar" forces plain decoding); None is the engine's.
         block_size: slots drafted and verified together; None is the engine's.
         threshold: confidence that fixes a slot in block diffusion (method "diffusion" alone); None is 0.9.
@@ -88,6 +113,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     n: int = 1
     thinking_budget: int | None = None
+    structure: Structure | None = None
     method: str | None = None
     block_size: int | None = None
     threshold: float | None = None
@@ -127,6 +153,18 @@ def _flag(name: str, value: object) -> bool:
 def _name(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise ParameterError(name, f"must be a name (got {value!r})")
+    return value
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ParameterError(name, f"must be text (got {value!r:.60})")
+    return value
+
+
+def _form(name: str, value: object) -> Structure:
+    if not isinstance(value, Structure):
+        raise ParameterError(name, f"must be a Structure (got {value!r:.60})")
     return value
 
 
@@ -180,6 +218,7 @@ _CONVERSIONS: Mapping[str, Callable[[str, object], object]] = {
     ),
     "threshold": _optional(_real),
     "method": _optional(_name),
+    "structure": _optional(_form),
     "ignore_eos": _flag,
     "stop": _strings,
     "stop_token_ids": _integers,
@@ -230,6 +269,11 @@ def _check_ranges(params: SamplingParams) -> None:
             "block_size",
             params.block_size is None or 1 <= params.block_size <= MAX_BLOCK,
             f"must lie in [1, {MAX_BLOCK}]",
+        ),
+        (
+            "ignore_eos",
+            not (params.ignore_eos and params.structure),
+            "must be False with a structure, which ends with end-of-sequence",
         ),
         ("threshold", params.threshold is None or 0.0 < params.threshold <= 1.0, "must lie in (0, 1]"),
         (

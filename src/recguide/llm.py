@@ -15,6 +15,7 @@ from recguide.engine.request import Request
 from recguide.models import published
 from recguide.models.loading import Model, load
 from recguide.models.tokenizer import Tokenizer
+from recguide.speculation.grammar import Grammars
 
 Prompt = str | Sequence[int]
 Progress = Callable[[int, int], None]
@@ -82,7 +83,7 @@ class LLM:
             exact=exact,
         )
         decode = published.decode if self.model.tokenizer is None else self.model.tokenizer.decode
-        self.engine = Engine(self.model, decode, config)
+        self.engine = Engine(self.model, decode, config, grammars=_grammars(self.model))
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -175,6 +176,12 @@ class LLM:
             for group in groups:
                 for request in group:
                     each.callback(self.engine.abort, request)
+
+
+def _grammars(model: Model) -> Grammars | None:
+    """What compiles structures for the model; None if it has no tokenizer."""
+    tokenizer = model.tokenizer
+    return None if tokenizer is None else Grammars(tokenizer.json, tokenizer.size, model.vocabulary)
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

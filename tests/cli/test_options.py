@@ -10,13 +10,15 @@ import pytest
 import typer
 
 from recguide.cli.options import fills, loading, sampling, template_arguments
-from recguide.core import ParameterError, SamplingParams
+from recguide.core import ParameterError, SamplingParams, Structure
 from recguide.speculation.methods import METHODS
 
 
 def test_every_sampling_parameter_has_an_option_with_its_default():
-    options = inspect.signature(sampling).parameters
-    assert set(options) == {field.name for field in fields(SamplingParams)}
+    """But for structures, which have one for each kind that is easily told."""
+    options = set(inspect.signature(sampling).parameters)
+    wanted = {field.name for field in fields(SamplingParams)}
+    assert options == wanted - {"structure"} | {"json_schema", "regex"}
     assert sampling() == SamplingParams()
 
 
@@ -34,6 +36,15 @@ def test_options_become_parameters():
     assert params.stop == ("end",)
     assert params.stop_token_ids == (9,)
     assert (params.n, params.method) == (3, "linear")
+
+
+def test_structures_come_from_a_file_or_an_expression(tmp_path):
+    file = tmp_path / "schema.json"
+    file.write_text('{"type": "object"}')
+    assert sampling(json_schema=file).structure == Structure("json_schema", '{"type": "object"}')
+    assert sampling(regex="a+").structure == Structure("regex", "a+")
+    with pytest.raises(typer.BadParameter, match="--regex"):
+        sampling(json_schema=file, regex="a+")
 
 
 @pytest.mark.parametrize("pair", ["5", "a=1", "1=b", "1=2=3"])

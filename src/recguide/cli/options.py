@@ -11,12 +11,13 @@ import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
-    from recguide.core import SamplingParams
+    from recguide.core import SamplingParams, Structure
 
 Model = Annotated[
     str,
@@ -151,6 +152,19 @@ def sampling(
         int | None,
         typer.Option(help="Close an open <think> after that many tokens.", rich_help_panel=_SAMPLING),
     ] = None,
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the JSON schema that the output satisfies.",
+            exists=True,
+            dir_okay=False,
+            rich_help_panel=_SAMPLING,
+        ),
+    ] = None,
+    regex: Annotated[
+        str | None,
+        typer.Option(help="Regular expression that the output matches.", rich_help_panel=_SAMPLING),
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -168,7 +182,7 @@ def sampling(
         typer.Option(help="Confidence that fixes a slot, diffusion only.", rich_help_panel=_SPECULATION),
     ] = None,
 ) -> SamplingParams:
-    """One option for every sampling parameter."""
+    """One option for every sampling parameter, and one for each structure that is easily told."""
     from recguide.core import SamplingParams
 
     return SamplingParams(
@@ -190,10 +204,21 @@ def sampling(
         prompt_logprobs=prompt_logprobs,
         n=n,
         thinking_budget=thinking_budget,
+        structure=_structure(json_schema, regex),
         method=method,
         block_size=block_size,
         threshold=threshold,
     )
+
+
+def _structure(json_schema: Path | None, regex: str | None) -> Structure | None:
+    from recguide.core import Structure
+
+    if json_schema is not None and regex is not None:
+        raise typer.BadParameter("--json-schema and --regex exclude each other; drop one")
+    if json_schema is not None:
+        return Structure("json_schema", json_schema.read_text(encoding="utf-8"))
+    return None if regex is None else Structure("regex", regex)
 
 
 def _biases(pairs: list[str] | tuple[str, ...]) -> dict[int, float]:

@@ -16,7 +16,7 @@ from recguide.engine.config import EngineConfig
 from recguide.engine.flight import Flight, Forward, Landed
 from recguide.engine.judging import Judge
 from recguide.engine.observing import Observer, Watch
-from recguide.engine.picking import UnpickableLogits
+from recguide.engine.picking import Unpickable
 from recguide.engine.plan import lay_out
 from recguide.engine.request import Request, Sampling
 from recguide.engine.rounds import Decision
@@ -28,6 +28,7 @@ from recguide.kv.prefix_tree import PrefixTree
 from recguide.kv.tables import BlockTable
 from recguide.speculation.edits import edits_logits, stop_tokens
 from recguide.speculation.filters import filters
+from recguide.speculation.grammar import Grammars, Matcher
 from recguide.speculation.methods import Method, check_parameters, method_named
 from recguide.speculation.picks import validate
 from recguide.speculation.rows import Layout, Phase
@@ -42,6 +43,7 @@ class Engine:
         decode: token ids → text without special tokens.
         config: how requests share a forward, the KV cache and the device.
         picker: picks on the device; None is the one that belongs there.
+        grammars: compiles structures; None refuses them.
 
     Attributes:
         runner: runs rows.
@@ -49,12 +51,18 @@ class Engine:
     """
 
     def __init__(
-        self, backbone: Backbone, decode: Decode, config: EngineConfig, picker: Picker | None = None
+        self,
+        backbone: Backbone,
+        decode: Decode,
+        config: EngineConfig,
+        picker: Picker | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         self.vocabulary = backbone.vocabulary
         self.config = config
         self._backbone = backbone
         self._decode = decode
+        self._grammars = grammars
         most = backbone.max_positions
         self._limit = most if config.max_model_len is None else min(config.max_model_len, most)
         self.runner, self.memory = start(backbone, config, picker, self._limit)
@@ -114,6 +122,7 @@ class Engine:
                 sampling=Sampling(own, params.temperature),
                 stops=stop_tokens(params, self.vocabulary),
                 by_logits=edits_logits(params) or filters(params) or bool(params.logprobs),
+                matcher=self._matcher(prompt, params),
             )
             for choice, own in enumerate(seeds)
         ]
@@ -185,7 +194,7 @@ class Engine:
         """What the next layout depends on."""
         if decision is None:
             return
-        if isinstance(decision, UnpickableLogits):
+        if isinstance(decision, Unpickable):
             request.error = decision
             self.abort(request)
             return
@@ -239,6 +248,16 @@ class Engine:
                 f"{name!r} drafts, but this model has no mask token; load a draft adapter or use 'ar'",
             )
         return method
+
+    def _matcher(self, prompt: Sequence[int], params: SamplingParams) -> Matcher | None:
+        """A matcher for one choice's structure; ParameterError if there can be none."""
+        if params.structure is None:
+            return None
+        if self._grammars is None:
+            raise ParameterError(
+                "structure", "this model has no tokenizer files to match text with; leave it out"
+            )
+        return self._grammars.matcher(params.structure, prompt)
 
     def _check(self, prompt: Sequence[int], params: SamplingParams, method: Method, block: int) -> None:
         check_parameters(method, params)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from recguide.core import TokenLogprobs, Vocabulary
+from recguide.engine.constraining import Drafted, constrain
 from recguide.engine.docket import BY_HOST, NO_BLOCK, spans_of
 from recguide.engine.flight import Flight, Landed
-from recguide.engine.picking import UnpickableLogits, pick_on_host
+from recguide.engine.picking import Unpickable, UnpickableLogits, pick_on_host
 from recguide.engine.rounds import Answers, Decision, Settled, Verdict, decided, settle_on_host
 from recguide.engine.scheduler import Scheduled
 from recguide.engine.scoring import picking, picking_spans, with_scores
@@ -62,19 +63,40 @@ class Judge:
     def _by_logits(self, plan: Sequence[Scheduled], spans: Spans, logits: Tensor) -> list[Decision]:
         """Picks and settles requests here; `spans` of their rows among the logits [.., vocab]."""
         wanted = _gathered(logits, spans)
+        mine = spans_of(plan)
         try:
-            picks = pick_on_host(wanted, plan, self._vocabulary, self._luck)
-        except UnpickableLogits as error:
+            answers = Answers.of(pick_on_host(wanted, plan, self._vocabulary, self._luck))
+            settled = settle_on_host(plan, mine, answers)
+            verdicts = [
+                decided(scheduled, rows, answers, outcome)
+                for scheduled, rows, outcome in zip(plan, mine, settled, strict=True)
+            ]
+            verdicts = self._constrained(verdicts, plan, mine, wanted)
+        except Unpickable as error:
             return self._without(error, plan, spans, logits)
-        mine, answers = spans_of(plan), Answers.of(picks)
-        settled = settle_on_host(plan, mine, answers)
         return [
-            _with_logprobs(decided(scheduled, rows, answers, outcome), scheduled, wanted[rows[0]])
-            for scheduled, rows, outcome in zip(plan, mine, settled, strict=True)
+            _with_logprobs(verdict, scheduled, wanted[rows[0]])
+            for verdict, scheduled, rows in zip(verdicts, plan, mine, strict=True)
+        ]
+
+    def _constrained(
+        self, verdicts: Sequence[Verdict], plan: Sequence[Scheduled], spans: Spans, logits: Tensor
+    ) -> list[Verdict]:
+        """The verdicts with drafts in hand that keep to their requests' grammars."""
+        drafts = {
+            i: drafted
+            for i, (verdict, scheduled, rows) in enumerate(zip(verdicts, plan, spans, strict=True))
+            if (drafted := _drafted(verdict, scheduled, rows, logits)) is not None
+        }
+        if not drafts:
+            return list(verdicts)
+        kept = dict(zip(drafts, constrain(list(drafts.values()), self._vocabulary, self._luck), strict=True))
+        return [
+            replace(verdict, draft=kept[i]) if i in kept else verdict for i, verdict in enumerate(verdicts)
         ]
 
     def _without(
-        self, error: UnpickableLogits, plan: Sequence[Scheduled], spans: Spans, logits: Tensor
+        self, error: Unpickable, plan: Sequence[Scheduled], spans: Spans, logits: Tensor
     ) -> list[Decision]:
         """The same without the requests whose logits are to blame."""
         failed = set(error.requests)
@@ -119,6 +141,24 @@ def _gathered(logits: Tensor, spans: Spans) -> Tensor:
     if all(one.stop == other.start for one, other in pairwise(flat)):
         return logits[flat[0].start : flat[-1].stop]
     return torch.cat([logits[span] for span in flat])
+
+
+def _drafted(
+    verdict: Verdict, scheduled: Scheduled, spans: Sequence[slice], logits: Tensor
+) -> Drafted | None:
+    """The draft in hand of a request with a grammar, and its row."""
+    request, layout = scheduled.request, scheduled.layout
+    if request.matcher is None or verdict.draft is None:
+        return None
+    number = 0 if verdict.reused is None else 1 + layout.branches.index(verdict.reused)
+    return Drafted(
+        request,
+        request.matcher,
+        [*request.emitted, *verdict.tokens],
+        layout.rows[number],
+        logits[spans[number]],
+        verdict.draft,
+    )
 
 
 def _with_logprobs(verdict: Verdict, scheduled: Scheduled, logits: Tensor) -> Verdict:

@@ -19,6 +19,7 @@ from recguide.core import (
 )
 from recguide.engine.text import TextStream
 from recguide.kv.tables import BlockTable
+from recguide.speculation.grammar import Matcher
 from recguide.speculation.methods import Method
 from recguide.speculation.rows import Draft
 
@@ -41,6 +42,7 @@ class Request:
         block: B, slots of a full block.
         sampling: what a picker is told: sampling seed and temperature.
         stops: token ids that end it.
+        matcher: what its structure allows; None without one.
         by_logits: whether its picks take more than a picker is told: edits, filters, the likeliest tokens.
         cached: committed length, tokens whose KV later rows may read.
         error: why it was aborted, if the model failed it.
@@ -59,6 +61,7 @@ class Request:
     sampling: Sampling
     stops: tuple[int, ...]
     by_logits: bool
+    matcher: Matcher | None = None
     cached: int = 0
     draft: Draft | None = None
     emitted: list[int] = field(default_factory=list[int])

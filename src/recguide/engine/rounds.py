@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from recguide.core import Row, TokenLogprobs
-from recguide.engine.picking import UnpickableLogits, consecutive
+from recguide.engine.picking import Unpickable, consecutive
 from recguide.engine.scheduler import Scheduled
 from recguide.speculation.picks import Picks
 from recguide.speculation.rows import Branch, BranchKind, Draft, Layout, Phase, known_draft
@@ -45,7 +45,7 @@ class Verdict:
     draft: Draft | None = None
 
 
-Decision = Verdict | UnpickableLogits
+Decision = Verdict | Unpickable
 """A verdict, or why there is none."""
 
 

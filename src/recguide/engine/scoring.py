@@ -9,7 +9,7 @@ from math import isnan
 import torch
 from torch import Tensor
 
-from recguide.engine.picking import UnpickableLogits
+from recguide.engine.picking import Unpickable, UnpickableLogits
 from recguide.engine.rounds import Decision
 from recguide.engine.scheduler import Scheduled
 from recguide.speculation.picks import logprobs
@@ -38,7 +38,7 @@ def with_scores(decision: Decision, scheduled: Scheduled, spans: Sequence[slice]
     """
     request, layout = scheduled.request, scheduled.layout
     wanted, start = request.params.prompt_logprobs, spans[0].start
-    if not layout.scored or wanted is None or isinstance(decision, UnpickableLogits):
+    if not layout.scored or wanted is None or isinstance(decision, Unpickable):
         return decision
     first = layout.rows[0].prefix + 1
     known = request.prompt[first : first + layout.scored]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -114,6 +115,13 @@ class Tokenizer:
     @cached_property
     def _vocabulary(self) -> dict[str, int]:
         return self._backend.get_vocab()
+
+    def json(self) -> str:
+        """What a tokenizer.json of it holds, added tokens included, without padding and truncation."""
+        backend = copy(self._backend.backend_tokenizer)
+        backend.no_padding()
+        backend.no_truncation()
+        return backend.to_str()
 
     def token_id(self, token: str) -> int | None:
         """Id of a token by its exact name, None if there is none."""

@@ -48,6 +48,7 @@ def edits_logits(params: SamplingParams) -> bool:
         or bool(params.logit_bias)
         or params.min_tokens > 0
         or params.thinking_budget is not None
+        or params.structure is not None
     )
 
 
@@ -59,11 +60,13 @@ def edit(
     history: Sequence[int],
     extra: Sequence[int],
     emitted: int,
+    allowed: Tensor | None = None,
 ) -> None:
-    """Penalties, logit_bias, min_tokens and thinking budget, in place on a row's logits z [slots, V].
+    """Penalties, logit_bias, min_tokens, grammar and thinking budget, in place on a row's logits z.
 
+    Shapes: z [slots, V].
     Slot i follows `history` + `extra[:i]`; without `extra` all slots share `history`. `emitted` is the number
-    of tokens emitted before slot 0's.
+    of tokens emitted before slot 0's. `allowed` [slots, V] bool is what the request's grammar allows.
     """
     if params.penalised:
         _penalise(z, params, prompt, history, extra)
@@ -72,9 +75,22 @@ def edit(
         z[:, ids] += on_device(list(params.logit_bias.values()), z.dtype, z.device)
     young = min(len(z), params.min_tokens - emitted)
     if young > 0:
-        z[:young, on_device(stop_tokens(params, vocabulary), torch.int64, z.device)] = NEVER
+        _forbid_ends(z[:young], stop_tokens(params, vocabulary), None if allowed is None else allowed[:young])
+    if allowed is not None:
+        z.masked_fill_(~allowed, NEVER)
     if params.thinking_budget is not None:
         _close_thinking(z, params.thinking_budget, vocabulary, prompt, history, extra, emitted)
+
+
+def _forbid_ends(z: Tensor, stops: Sequence[int], allowed: Tensor | None) -> None:
+    """No stop token, unless the grammar allows nothing else: what is complete cannot go on."""
+    ends = on_device(stops, torch.int64, z.device)
+    if allowed is None:
+        z[:, ends] = NEVER
+        return
+    others = allowed.clone()
+    others[:, ends] = False
+    z[:, ends] = z[:, ends].masked_fill(others.any(1, keepdim=True), NEVER)
 
 
 def _penalise(
@@ -119,11 +135,19 @@ def _close_thinking(
     """
     if vocabulary.think is None:
         raise ParameterError("thinking_budget", "this model's vocabulary has no <think> tokens; leave it out")
-    opening, closing = vocabulary.think
+    closing = vocabulary.think[1]
     slot = budget - emitted
     if not 0 <= slot < len(z) or closing in history or closing in extra[:slot]:
         return
-    markers = [token for token in prompt if token in (opening, closing)]
-    if markers and markers[-1] == opening:
+    if opens_thinking(prompt, vocabulary):
         z[slot] = NEVER
         z[slot, closing] = 0.0
+
+
+def opens_thinking(prompt: Sequence[int], vocabulary: Vocabulary) -> bool:
+    """Whether the prompt ends inside a <think>."""
+    if vocabulary.think is None:
+        return False
+    return (
+        next((token for token in reversed(prompt) if token in vocabulary.think), None) == vocabulary.think[0]
+    )

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from recguide.core import RecGuideError, SamplingParams, Vocabulary
 from recguide.speculation.edits import edit, edits_logits, validate
 from recguide.speculation.field import Field, on_device
+from recguide.speculation.grammar import Allowed
 from recguide.speculation.noise import LuckyTokens
 from recguide.speculation.race import Lane, Race, race
 from recguide.speculation.statistics import Leading, draft_statistics, logprobs, masses, masses_and_entropy
@@ -43,6 +44,7 @@ class PickRow:
         position: absolute position of the first slot's picked token; slot i picks for `position` + i.
         count: slots.
         draft: whether these are draft slots, which get statistics, or causal ones, which get an entropy.
+        allowed: what the request's grammar allows at each slot; None allows everything.
     """
 
     params: SamplingParams
@@ -52,6 +54,7 @@ class PickRow:
     position: int
     count: int
     draft: bool
+    allowed: Allowed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,8 @@ def _edited(raw: Field, logits: Tensor, rows: Sequence[PickRow], vocabulary: Voc
         end = start + row.count
         if edits_logits(row.params):
             emitted = row.position - len(row.prompt)
-            edit(z[start:end], row.params, vocabulary, row.prompt, row.history, row.extra, emitted)
+            allowed = None if row.allowed is None else row.allowed.on(z.device)
+            edit(z[start:end], row.params, vocabulary, row.prompt, row.history, row.extra, emitted, allowed)
         start = end
     return Field(z, vocabulary.mask)
 

@@ -38,6 +38,7 @@ DIFFUSION = Method(
             "min_tokens",
             "logprobs",
             "thinking_budget",
+            "structure",
         }
     ),
 )
