@@ -141,10 +141,7 @@ class Reader:
         ]
         made = iter(self._tried(tried, [place.known for place in places]) if tried else ())
         return [
-            [
-                next(made) if block > 1 else _trial(place.known, place.position, 1, (), 0)
-                for block in place.blocks
-            ]
+            [next(made) if block > 1 else _step(place.known, place.position) for block in place.blocks]
             for place in places
         ]
 
