@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import exp
 
 import numpy as np
 
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.learner import Learner
+from recguide.guidance.margins import MarginBins
 from recguide.guidance.menu import Menus
+from recguide.guidance.options import Options
 from recguide.guidance.outlook import Outlooks, chance, log_odds
 from recguide.guidance.value import ValueTable
 from recguide.guidance.view import Outcome, Plan, View
 
+_LEAST = 1e-6
+"""No probability of being right is nearer to 0 or 1."""
 STALE = 0.1
 """Log odds by which what was learned may have moved before menus are made anew."""
 
@@ -39,14 +45,18 @@ class Beliefs:
 
     Attributes:
         menus: of every cell, as of now.
+        options: what a request without a draft may begin with.
     """
 
     def __init__(self, table: ValueTable) -> None:
         self.table = table
         self._outlooks = Outlooks(table)
         self._odds = {block: log_odds(table.curves(block)) for block in table.blocks}
-        self._ratio = table.evidence.log_ratio
+        self._likely = _likely(self._odds, table.cells)
+        self._ratio = np.exp(table.evidence.log_ratio)
+        self._bins = MarginBins(table.evidence.edges)
         self._candidates = np.array(table.evidence.candidates)
+        self.options = Options.of(table.blocks)
         self._learner = Learner(table.blocks)
         self._blocks = np.array(table.blocks)
         self._made_at = self._shifts()
@@ -60,23 +70,25 @@ class Beliefs:
         rows = np.flatnonzero(view.draft > 0)
         draft = view.draft[rows]
         width = int(draft.max(initial=1))
-        odds = np.zeros((len(rows), width))
-        for block, mine in self._by_block(draft):
-            part = self._odds[block][cell[rows[mine]], :width] + self._learner.given.of(block)
-            odds[mine, : part.shape[1]] = part
-        place = self.table.evidence.bins(view.margins[rows, :width])
-        failing = chance(odds + self._ratio[place])
-        failing[:, 0] = 0.0
+        at = np.minimum(np.searchsorted(self._blocks, draft), len(self._blocks) - 1)
+        given = np.array([exp(self._learner.given.of(block)) for block in self.table.blocks])
+        place = self._bins.of(view.margins[rows, :width])
+        odds = self._likely[at, cell[rows], :width]
+        odds *= given[at, None]
+        odds *= self._ratio[place]
+        passing = 1 / (1 + odds)
+        failing = odds * passing
         last = np.minimum(draft, view.remaining[rows])
         there = np.arange(width) < last[:, None]
-        alive = np.cumprod((1 - failing) * there, axis=1).astype(np.float64)
+        alive = np.cumprod(passing * there, axis=1).astype(np.float64, copy=False)
         return InHand(rows, failing, alive, place)
 
     @property
     def continuation(self) -> float:
         """Probability that a continuation's slot 0 is right, given that the block passed."""
-        right = np.array(self.table.evidence.continuation)
-        return float(_shifted(right, self._learner.continuation.value))
+        right = min(max(self.table.evidence.continuation, _LEAST), 1 - _LEAST)
+        odds = (1 - right) / right * exp(self._learner.continuation.value)
+        return 1 / (1 + odds)
 
     def candidate(self, rank: int, place: Ints) -> Floats:
         """Probability that a wrong slot's candidate of that rank is the verifier's token; 0 if unknown."""
@@ -136,9 +148,17 @@ class Beliefs:
         return Menus.of(outlooks, _shifted(first**self.table.evidence.step, learner.step.value))
 
 
+def _likely(odds: Mapping[int, Floats], cells: int) -> Floats:
+    """[blocks, cells, slots] odds, not their logarithm, that a slot fails; 0 at slot 0 and beyond."""
+    found = np.zeros((len(odds), cells, max(odds)))
+    for place, (block, logs) in enumerate(odds.items()):
+        found[place, :, :block] = np.exp(logs)
+    return found
+
+
 def _shifted(right: Floats, shift: float) -> Floats:
     """Probabilities of being right after the log odds of being wrong have risen."""
-    right = np.clip(right, 1e-6, 1 - 1e-6)
+    right = np.clip(right, _LEAST, 1 - _LEAST)
     return 1 - chance(np.log((1 - right) / right) + shift)
 
 

@@ -22,6 +22,7 @@ class Clock:
         known = np.arange(1, 2 * table.tokens[-1] + 1)
         self._exact = np.concatenate([[0.0], table.ms(known)])
         self._mean = _smoothed(self._exact)
+        self._rise = np.diff(self._mean, append=self._mean[-1] + table.slope_ms)
         self._slope = table.slope_ms
         self.prefix_ms, self.pair_ms = table.prefix_ms, table.pair_ms
 
@@ -31,9 +32,10 @@ class Clock:
 
     def mean_ms(self, tokens: Floats, prefix: Floats | float = 0.0, pairs: Floats | float = 0.0) -> Floats:
         """T of plans, whose N is a mean."""
-        low = np.floor(tokens).astype(np.int64)
-        below, above = self._look_up(self._mean, low), self._look_up(self._mean, low + 1)
-        return below + (tokens - low) * (above - below) + self._terms(prefix, pairs)
+        last = len(self._mean) - 1
+        low = np.minimum(tokens, last).astype(np.int64)
+        # Beyond the end the last rise goes on.
+        return self._mean[low] + (tokens - low) * self._rise[low] + self._terms(prefix, pairs)
 
     def slope_ms(self, tokens: float) -> float:
         """What one more query token costs around there."""
@@ -43,8 +45,8 @@ class Clock:
 
     def _look_up(self, values: Floats, tokens: Ints) -> Floats:
         last = len(values) - 1
-        beyond = np.maximum(0, tokens - last)
-        return values[np.clip(tokens, 0, last)] + self._slope * beyond
+        inside = np.minimum(tokens, last)
+        return values[inside] + self._slope * (tokens - inside)
 
     def _terms(self, prefix: Floats | float, pairs: Floats | float) -> Floats:
         return np.asarray(self.prefix_ms * prefix + self.pair_ms * pairs, np.float64)

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recguide.guidance.arrays import Floats, Ints
+from recguide.guidance.arrays import Bools, Floats, Ints
+
+_NEVER = -1e30
+"""Stands for minus infinity where differences are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +60,51 @@ def hulls(n: Floats, y: Floats) -> Hulls:
         np.stack(tokens, axis=1) if tokens else np.zeros(shape),
         np.stack(gains, axis=1) if gains else np.zeros(shape),
     )
+
+
+def places(chosen: Bools) -> tuple[Ints, Ints]:
+    """np.nonzero of [rows, columns], several times as fast."""
+    flat = np.flatnonzero(chosen)
+    row = flat // chosen.shape[1] if chosen.size else flat
+    return row, flat - row * chosen.shape[1]
+
+
+class SharedHulls:
+    """Hulls of menus whose items have the same n.
+
+    Args:
+        n: [items] rising; the first item is always on offer.
+    """
+
+    def __init__(self, n: Floats) -> None:
+        self.n = n
+        first, then = np.triu_indices(len(n), 1)
+        by_then = np.lexsort((first, then))
+        self._first, self._then = first[by_then], then[by_then]
+        self._apart = (n[self._then] - n[self._first])[:, None]
+        self._from_first = np.lexsort((self._then, self._first))
+        each = np.arange(len(n) - 1)
+        self._into = each * (each + 1) // 2  # where the pairs that end at item 1, 2, … begin
+        self._outof = np.concatenate([[0], np.cumsum(len(n) - 1 - each)[:-1]])
+
+    def of(self, y: Floats) -> Hulls:
+        """y [R, items]; −inf is not on offer. A vertex is an item that no line past it lies above."""
+        rows, items = y.shape
+        y = np.maximum(y.T, _NEVER)  # items first: reductions over the few
+        slope = (y[self._then] - y[self._first]) / self._apart  # [pairs, R]
+        into = np.minimum.reduceat(slope, self._into)
+        outof = np.maximum.reduceat(slope[self._from_first], self._outof)
+        vertex = np.zeros((rows, items), np.bool_)
+        vertex[:, 1:-1] = ((into[:-1] >= outof[1:]) & (into[:-1] > 0)).T
+        vertex[:, -1] = into[-1] > 0
+        request, item = places(vertex)
+        count = np.bincount(request, minlength=rows)
+        number = np.arange(len(item)) - (np.cumsum(count) - count)[request]
+        before = np.where(number == 0, 0, np.concatenate([[0], item[:-1]]))
+        width = int(count.max(initial=0))
+        vertices = np.zeros((rows, width + 1), np.int64)
+        tokens, gain = np.zeros((2, rows, width))
+        vertices[request, number + 1] = item
+        tokens[request, number] = self.n[item] - self.n[before]
+        gain[request, number] = y[item, request] - y[before, request]
+        return Hulls(np.maximum.accumulate(vertices, axis=1), tokens, gain)

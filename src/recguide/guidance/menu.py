@@ -5,7 +5,7 @@ Use n and yield y are means per forward over the cycle of drafts and verificatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ class Menus:
     """Of every cell.
 
     Attributes:
-        n, y: [cells, vertices] query tokens and tokens per forward along the menus' hulls, from AR, (1, 1),
+        n, y: [vertices, cells] query tokens and tokens per forward along the menus' hulls, from AR, (1, 1),
             on. At any price the best item is one of them.
         hulls: the steps between them.
         block: block → its outlook.
@@ -32,6 +32,10 @@ class Menus:
     hulls: Hulls
     block: Mapping[int, Outlook]
     head: Floats
+    _acceptance: Floats
+    _spent: Floats
+    _forwards: Floats
+    """[levels, blocks, cells] A, query tokens, and how many forwards of a draft's kind a draft lasts for."""
 
     @classmethod
     def of(cls, outlooks: Mapping[int, Outlook], head: Floats) -> Menus:
@@ -41,40 +45,47 @@ class Menus:
             columns.append(stepping(block, outlook, head))
         n, y = (np.concatenate(parts, axis=1) for parts in zip(*columns, strict=True))
         found = hulls(n, y)
-        rows = np.arange(len(n))[:, None]
-        return cls(n[rows, found.item], y[rows, found.item], found, outlooks, head)
+        # Vertices and levels come first: reducing over few at the end is slow.
+        n, y = (np.ascontiguousarray(np.take_along_axis(of, found.item, axis=1).T) for of in (n, y))
+        spent = [of.verified + block * of.branches for block, of in outlooks.items()]
+        lasting = [1 / (1 - of.reuse) for of in outlooks.values()]
+        made = [of.acceptance for of in outlooks.values()]
+        by_level = [_levels_first(parts) for parts in (made, spent, lasting)]
+        return cls(n, y, found, outlooks, head, by_level[0], by_level[1], by_level[2])
 
     def net(self, price: float, cells: Ints, token: Floats | float = 1.0) -> Floats:
         """[R] g of these cells: the best mean of (tokens − μ·n) per forward.
 
         `token` [R] is what a token counts.
         """
-        return (_column(token) * self.y[cells] - price * self.n[cells]).max(1)
+        return (token * self.y[:, cells] - price * self.n[:, cells]).max(0)
 
     def worth(self, price: float, cells: Ints, token: Floats | float = 1.0) -> Floats:
         """[R, blocks] what a draft in hand is worth, against none, at this price.
 
         The rounds until a draft is needed again emit A each, and each costs its query tokens and a forward.
         """
-        net, token = self.net(price, cells, token)[:, None], _column(token)
-        columns: list[Floats] = []
-        for block, of in self.block.items():
-            made = token * of.acceptance[cells]
-            spent = price * (of.verified[cells] + block * of.branches[cells])
-            columns.append(((made - spent - net) / (1 - of.reuse[cells])).max(1))
-        return np.stack(columns, axis=1)
+        net = self.net(price, cells, token)
+        worth = self._acceptance[..., cells]
+        worth *= token
+        spent = self._spent[..., cells]
+        spent *= price
+        worth -= spent
+        worth -= net
+        worth *= self._forwards[..., cells]
+        return worth.max(0).T
 
     def cost(self, price: float, rent: float, cells: Ints) -> tuple[Floats, Floats]:
         """[R] the least a token costs if forwards cost `rent` beside their query tokens, and y then."""
-        n, y = self.n[cells], self.y[cells]
-        each = (rent + price * n) / y
-        best = each.argmin(1)
-        rows = np.arange(len(cells))
-        return each[rows, best], y[rows, best]
+        y = self.y[:, cells]
+        each = (rent + price * self.n[:, cells]) / y
+        best, rows = each.argmin(0), np.arange(len(cells))
+        return each[best, rows], y[best, rows]
 
 
-def _column(values: Floats | float) -> Floats:
-    return np.reshape(values, (-1, 1))
+def _levels_first(parts: Sequence[Floats]) -> Floats:
+    """[blocks] of [cells, levels] → [levels, blocks, cells]."""
+    return np.ascontiguousarray(np.stack(parts).transpose(2, 0, 1))
 
 
 def drafting(block: int, outlook: Outlook) -> tuple[Floats, Floats]:

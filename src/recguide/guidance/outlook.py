@@ -6,10 +6,11 @@ calibrated law; what would come of them is then computed, not drawn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.value import ValueTable
@@ -22,6 +23,10 @@ LEVELS = (
     *((0.3, least) for least in (0.4, 0.6)),
 )
 """(least probability that a verified slot is emitted, least probability that a branch is reused)."""
+_BY_SLOT = {
+    slot: tuple(sorted(level for level in LEVELS if level[0] == slot))
+    for slot in {slot for slot, _ in LEVELS}
+}
 SHIFTS = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 8.0)
 """Log odds by which drafts fail more than the table says, for which outlooks are kept."""
 SAMPLES = 48
@@ -61,52 +66,79 @@ def chance(log_odds: Floats) -> Floats:
 
 
 class Outlooks:
-    """Outlooks of every block at any shift: kept at SHIFTS, on the line between them elsewhere."""
+    """Outlooks of every block at any shift: made at SHIFTS when they are asked for, on lines between them."""
 
     def __init__(self, table: ValueTable) -> None:
         random = np.random.default_rng(0)
         self.blocks = table.blocks
-        self._kept: Mapping[int, tuple[Outlook, ...]] = {
-            block: tuple(_outlook(table, block, shift, random) for shift in SHIFTS) for block in table.blocks
+        self._table = table
+        self._draws = {
+            (block, place): random.random((2, SAMPLES, block - 1))
+            for block in table.blocks
+            for place in range(len(SHIFTS))
         }
+        self._kept: dict[tuple[int, int], Outlook] = {}
 
     def at(self, block: int, shift: float) -> Outlook:
         place = float(np.interp(shift, SHIFTS, np.arange(len(SHIFTS))))
-        low = min(int(place), len(SHIFTS) - 2)
-        below, above, share = self._kept[block][low], self._kept[block][low + 1], place - low
+        low = int(place)
+        below, share = self._made(block, low), place - low
+        if share == 0:
+            return below
+        above = self._made(block, low + 1)
 
         def between(name: str) -> Floats:
             return (1 - share) * getattr(below, name) + share * getattr(above, name)
 
         return Outlook(*(between(name) for name in Outlook.__slots__))
 
+    def _made(self, block: int, place: int) -> Outlook:
+        key = block, place
+        if key not in self._kept:
+            self._kept[key] = _outlook(self._table, block, SHIFTS[place], self._draws.pop(key))
+        return self._kept[key]
 
-def _outlook(table: ValueTable, block: int, shift: float, random: np.random.Generator) -> Outlook:
+
+def _outlook(table: ValueTable, block: int, shift: float, draws: Floats) -> Outlook:
+    """`draws` [2, samples, B − 1] in [0, 1)."""
     evidence = table.evidence
     odds = log_odds(table.curves(block))[:, None, 1:] + shift  # [cells, samples, B − 1]
-    wrong = random.random((1, SAMPLES, block - 1)) < chance(odds)
-    u = random.random((1, SAMPLES, block - 1))
-    place = np.where(wrong, _drawn(evidence.wrong, u), _drawn(evidence.right, u))
+    wrong = draws[0] < chance(odds)
+    place = np.where(wrong, _drawn(evidence.wrong, draws[1]), _drawn(evidence.right, draws[1]))
     failing = chance(odds + evidence.log_ratio[place])
     alive = np.cumprod(1 - failing, axis=2)  # [cells, samples, B − 1]: slot i is emitted
     before = np.concatenate([np.ones_like(alive[..., :1]), alive[..., :-1]], axis=2)
     fixes = before * failing * np.array(evidence.candidates[0])[place]
-    goes_on = alive[..., -1] * evidence.continuation
+    goes_on = alive[..., -1:] * evidence.continuation
 
-    rows: list[list[Floats]] = []
-    for least_slot, least_branch in LEVELS:
+    columns: dict[tuple[float, float], list[Floats]] = {}
+    for least_slot, levels in _BY_SLOT.items():
         kept = alive >= least_slot
-        opened = (fixes >= least_branch) & (before >= least_slot)
-        on = (goes_on >= least_branch) & kept[..., -1]
-        rows.append(
-            [
-                1 + (alive * kept).sum(2).mean(1),
-                1 + kept.sum(2).mean(1),
-                (opened.sum(2) + on).mean(1),
-                np.minimum(((fixes * opened).sum(2) + goes_on * on).mean(1), 0.99),
-            ]
-        )
-    return Outlook(*(np.stack(columns, axis=1) for columns in zip(*rows, strict=True)))
+        slots, made = kept.sum(2).mean(1), (alive * kept).sum(2).mean(1)
+        # A continuation is one branch more, behind the block.
+        chances = np.concatenate([fixes * (before >= least_slot), goes_on * kept[..., -1:]], axis=2)
+        opened = _above(chances, tuple(least_branch for _, least_branch in levels))
+        for level, (count, reuse) in zip(levels, opened, strict=True):
+            columns[level] = [1 + made, 1 + slots, count, np.minimum(reuse, 0.99)]
+    rows = (columns[level] for level in LEVELS)
+    return Outlook(*(np.stack(column, axis=1) for column in zip(*rows, strict=True)))
+
+
+def _above(chances: NDArray[np.floating[Any]], bounds: tuple[float, ...]) -> list[tuple[Floats, Floats]]:
+    """([cells] how many of chances [cells, samples, slots] reach each bound, their sum), means over samples.
+
+    Those of 0 are not on offer, and are no branch at any bound. Bounds rise.
+    """
+    cells, samples = chances.shape[:2]
+    flat = chances.reshape(cells, -1)
+    cell, at = np.nonzero(flat)
+    chance_ = flat[cell, at]
+    key = cell * (len(bounds) + 1) + np.searchsorted(np.array(bounds), chance_, side="right")
+    shape = cells, len(bounds) + 1
+    counts = np.bincount(key, minlength=shape[0] * shape[1]).reshape(shape)[:, 1:]
+    sums = np.bincount(key, chance_, shape[0] * shape[1]).reshape(shape)[:, 1:]
+    from_top = (np.cumsum(part[:, ::-1], axis=1)[:, ::-1] / samples for part in (counts, sums))
+    return list(zip(*(part.T for part in from_top), strict=True))
 
 
 def _drawn(shares: tuple[float, ...], u: Floats) -> Ints:

@@ -14,8 +14,9 @@ import numpy as np
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
+from recguide.guidance.merged import Merged
 from recguide.guidance.step import Market, base_of, solve
-from recguide.guidance.sweep import Cut, Increments, best_rate
+from recguide.guidance.sweep import Cut, Swept
 from recguide.guidance.value import ValueTable
 from recguide.guidance.view import Outcome, Plan, View
 
@@ -38,6 +39,7 @@ class Price:
     def __init__(self, table: ValueTable, clock: Clock) -> None:
         self._beliefs, self._clock = Beliefs(table), clock
         self._full_slope = clock.slope_ms(1e6)
+        self._merged = Merged(self._beliefs.menus)
         self._probes = 0.0
 
     @property
@@ -63,12 +65,14 @@ class Price:
         def exact(n: Floats, x: Floats) -> Floats:
             return np.where(n <= view.most, clock.ms(n.astype(np.int64), read, x), np.inf)
 
-        cut = best_rate(base_of(view), self._plans(view, cell), mean)
+        cut = self._plans(view, cell).best(mean)
         rate = cut.gain / cut.ms
         price = _price(cut, rate * clock.slope_ms(cut.tokens))
         floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2
-        cells, member = np.unique(cell, return_inverse=True)
-        token = self._token(cells, np.bincount(member), price)
+        requests = np.bincount(cell)
+        cells = np.flatnonzero(requests)
+        member = (np.cumsum(requests > 0) - 1)[cell]
+        token = self._token(cells, requests[cells], price)
         worth = menus.worth(price, cells, token)
         return Market(price, rate, floor, token[member], worth[member], exact, self._weight)
 
@@ -86,22 +90,12 @@ class Price:
         made = pace * requests
         return (cost * made.sum() / (cost @ made)) ** LASTING
 
-    def _plans(self, view: View, cell: Ints) -> Increments:
-        """The hulls of all requests' menus; those of one cell and about the same prefix go together."""
-        octave = np.log2(1 + view.prefix).astype(np.int64)
-        groups, members = np.unique(cell * 64 + octave, return_inverse=True)
-        count = np.bincount(members).astype(np.float64)
-        prefix = np.bincount(members, view.prefix) / count
-        found = self._beliefs.menus.hulls
-        tokens, gain = found.tokens[groups // 64], found.gain[groups // 64]
-        there = tokens > 0
-        of = np.nonzero(there)[0]
-        return Increments(
-            tokens=tokens[there] * count[of],
-            gain=gain[there] * count[of],
-            prefix=prefix[of],
-            weight=self._weight(prefix)[of],
-        )
+    def _plans(self, view: View, cell: Ints) -> Swept:
+        """The hulls of all requests' menus, merged."""
+        if self._merged.menus is not self._beliefs.menus:
+            self._merged = Merged(self._beliefs.menus)
+        prefix = view.prefix.astype(np.float64)
+        return self._merged.sweep(base_of(view), cell, prefix, self._weight(prefix))
 
     def _weight(self, prefix: Floats) -> Floats:
         """Where arithmetic is full, a query token costs μ_N + μ_X·prefix."""
@@ -125,4 +119,4 @@ class Price:
 
 def _price(cut: Cut, smooth: float) -> float:
     """μ: where T is smooth it is ρ·T_N; at a kink it lies between its neighbours' Δy/Δn."""
-    return float(np.clip(smooth, cut.following, cut.last))
+    return min(max(smooth, cut.following), cut.last)

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recguide.core import MAX_BLOCK
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.beliefs import Beliefs, InHand
-from recguide.guidance.hull import Hulls, hulls
+from recguide.guidance.hull import Hulls, places
+from recguide.guidance.options import Options
 from recguide.guidance.sweep import Base, Increments, Time, best_profit
 from recguide.guidance.view import Branches, Head, Plan, View
 
@@ -63,19 +65,10 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class _Beginnings:
-    """What requests without a draft may do: hulls of AR, AR with a continuation, drafts.
-
-    Attributes:
-        rows: [F] which requests.
-        block, verified, branch: [items] of each item: draft's block, slots of the causal row, continuation's
-            block; capped by what a request may still emit when it is laid out.
-    """
+    """What requests without a draft may do: the hulls of the options of those `rows` [F]."""
 
     rows: Ints
     hulls: Hulls
-    block: Ints
-    verified: Ints
-    branch: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +81,8 @@ class _Additions:
 
 
 def solve(view: View, cell: Ints, hand: InHand, beliefs: Beliefs, market: Market) -> Plan:
-    values = _Values(market.token, np.array(beliefs.table.blocks), market.worth)
-    begin = _beginnings(view, cell, beliefs.menus.head[cell], values)
+    values = _Values(market.token, beliefs.options.blocks, market.worth)
+    begin = _beginnings(view, cell, beliefs, values)
     branches, chances = _candidates(view, hand, beliefs, values, market)
     parts = (_steps(begin), _slots(hand, values, market.floor), _branch_gains(branches, chances, values))
     request, tokens, gain = (
@@ -98,10 +91,11 @@ def solve(view: View, cell: Ints, hand: InHand, beliefs: Beliefs, market: Market
     prefix = view.prefix[request].astype(np.float64)
     increments = Increments(tokens, gain, prefix, market.weight(prefix))
     chosen = best_profit(base_of(view), increments, market.time, market.rate)
-    steps, slots, opened = np.split(chosen, np.cumsum([len(part.request) for part in parts])[:-1])
+    behind = len(parts[0].request), len(parts[0].request) + len(parts[1].request)
+    steps, slots, opened = chosen[: behind[0]], chosen[behind[0] : behind[1]], chosen[behind[1] :]
     taken = np.bincount(parts[0].request[steps], minlength=len(view))
     verified = 1 + np.bincount(parts[1].request[slots], minlength=len(view))
-    return _laid_out(view, begin, taken, verified, branches.only(opened), market)
+    return _laid_out(view, begin, beliefs.options, taken, verified, branches.only(opened), market)
 
 
 def base_of(view: View) -> Base:
@@ -113,40 +107,21 @@ def base_of(view: View) -> Base:
 # --- requests without a draft -------------------------------------------------------------------------------
 
 
-def _beginnings(view: View, cell: Ints, head: Floats, values: _Values) -> _Beginnings:
+def _beginnings(view: View, cell: Ints, beliefs: Beliefs, values: _Values) -> _Beginnings:
     free = np.flatnonzero(view.draft == 0)
-    blocks, beyond = values.blocks, int(values.blocks[-1]) + 1
     # Requests of one cell that no block takes to their cap have one menu.
+    beyond = int(values.blocks[-1]) + 1
     room = np.minimum(view.remaining[free], beyond)
     _, first, menu = np.unique(cell[free] * (beyond + 1) + room, return_index=True, return_inverse=True)
     rows, remaining = free[first], room[first]
-    one = np.ones((len(rows), 1))
-    tokens = np.concatenate([one, one * blocks, one * (1 + blocks)], axis=1)
-    step, draft = values.token[rows, None], values.capped(rows, remaining)
-    after = step + head[rows, None] * draft
-    # A block that reaches past the cap is cut there; one slot is no draft.
-    gain = np.concatenate(
-        [
-            step,
-            np.where(remaining[:, None] >= 2, draft, -np.inf),
-            np.where(remaining[:, None] >= 3, after, -np.inf),
-        ],
-        axis=1,
-    )
-    none = np.zeros(len(blocks), np.int64)
-    return _Beginnings(
-        free,
-        hulls(tokens, gain).of(menu),
-        block=np.concatenate([[0], blocks, none]),
-        verified=np.concatenate([[1], none, none + 1]),
-        branch=np.concatenate([[0], none, blocks]),
-    )
+    head = beliefs.menus.head[cell[rows]]
+    found = beliefs.options.hulls(values.token[rows], head, values.capped(rows, remaining), remaining)
+    return _Beginnings(free, found.of(menu))
 
 
 def _steps(begin: _Beginnings) -> _Additions:
-    there = begin.hulls.tokens > 0
-    request = np.broadcast_to(begin.rows[:, None], there.shape)[there]
-    return _Additions(request, begin.hulls.tokens[there], begin.hulls.gain[there])
+    at, step = places(begin.hulls.tokens > 0)
+    return _Additions(begin.rows[at], begin.hulls.tokens[at, step], begin.hulls.gain[at, step])
 
 
 # --- drafts in hand -----------------------------------------------------------------------------------------
@@ -155,7 +130,7 @@ def _steps(begin: _Beginnings) -> _Additions:
 def _slots(hand: InHand, values: _Values, floor: float) -> _Additions:
     """Slots 1, 2, … of the causal row: each is emitted with a probability that falls along the block."""
     gain = hand.alive[:, 1:] * values.token[hand.rows, None]
-    at, slot = np.nonzero(gain >= max(floor, 1e-9))
+    at, slot = places(gain >= max(floor, 1e-9))
     return _Additions(hand.rows[at], np.ones(len(at)), gain[at, slot])
 
 
@@ -163,40 +138,38 @@ def _candidates(
     view: View, hand: InHand, beliefs: Beliefs, values: _Values, market: Market
 ) -> tuple[Branches, Floats]:
     """Branches that may pay, and their probabilities of reuse."""
-    found: list[tuple[Ints, Ints, int, Floats]] = []
-    if len(hand.rows):
-        best = (values.draft[hand.rows] / values.blocks).max(1, keepdims=True)
-        before = np.concatenate([np.zeros((len(hand.rows), 1)), hand.alive[:, :-1]], axis=1)
-        last = np.minimum(view.draft, view.remaining)[hand.rows]
-        fixed = before * hand.failing * (np.arange(before.shape[1]) < last[:, None])
-        for rank in range(1, view.candidates + 1):
-            chance = fixed * beliefs.candidate(rank, hand.place)
-            found.append(_worthwhile(chance, rank, hand, best, market.floor))
-        whole = hand.alive[np.arange(len(last)), last - 1] * beliefs.continuation
-        going = np.zeros((len(last), int(last.max()) + 1))
-        going[np.arange(len(last)), last] = whole * (last == view.draft[hand.rows])
-        found.append(_worthwhile(going, Head.CONTINUATION, hand, best, market.floor))
-    if not found:
+    if not len(hand.rows):
         return Branches.none(), np.zeros(0)
-    request = np.concatenate([rows for rows, _, _, _ in found])
-    slot = np.concatenate([slots for _, slots, _, _ in found])
-    head = np.concatenate([np.full(len(rows), number) for rows, _, number, _ in found])
-    chances = np.concatenate([chance for _, _, _, chance in found])
+    draft = view.draft[hand.rows]
+    last = np.minimum(draft, view.remaining[hand.rows])
+    # What a draft of its best size is worth per slot: beneath it no branch pays.
+    best = (values.draft[hand.rows] / values.blocks).T.max(0)
+    least = np.maximum(market.floor / np.maximum(best, 1e-12), 1e-12)
+    found = [_continuations(hand, draft, last, beliefs.continuation, least)]
+    fixed = np.zeros_like(hand.alive)
+    np.multiply(hand.alive[:, :-1], hand.failing[:, 1:], out=fixed[:, 1:])
+    fixed *= np.arange(fixed.shape[1]) < last[:, None]
+    for rank in range(1, view.candidates + 1):
+        chance = fixed * beliefs.candidate(rank, hand.place)
+        at, slot = places(chance >= least[:, None])
+        found.append((at, slot, np.full(len(at), rank), chance[at, slot]))
+    at, slot, head, chances = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    order = np.argsort(at * (MAX_BLOCK + 1) + slot, kind="stable")
+    request, slot, head, chances = hand.rows[at[order]], slot[order], head[order], chances[order]
     left = view.remaining[request] - slot
     net = values.capped(request, left) * chances[:, None] - market.price * values.blocks
     block = np.minimum(values.blocks[net.argmax(1)], left)
     kept = block >= 2
-    order = np.lexsort((slot[kept], request[kept]))
-    parts = (request[kept][order], slot[kept][order], head[kept][order], block[kept][order])
-    return Branches(*parts), chances[kept][order]
+    return Branches(request, slot, head, block).only(kept), chances[kept]
 
 
-def _worthwhile(
-    chance: Floats, head: int, hand: InHand, best: Floats, floor: float
-) -> tuple[Ints, Ints, int, Floats]:
-    """(requests, slots, head, chances) of those that may pay; `best` [D, 1]: a draft's worth per slot."""
-    at, slot = np.nonzero((chance * best >= floor) & (chance > 0))
-    return hand.rows[at], slot, head, chance[at, slot]
+def _continuations(
+    hand: InHand, draft: Ints, last: Ints, right: float, least: Floats
+) -> tuple[Ints, Ints, Ints, Floats]:
+    """(index into hand.rows, slot, head, chance) of those that may pay, behind drafts that are not cut."""
+    chance = hand.alive[np.arange(len(last)), last - 1] * right
+    at = np.flatnonzero((chance >= least) & (last == draft))
+    return at, last[at], np.full(len(at), int(Head.CONTINUATION)), chance[at]
 
 
 def _branch_gains(branches: Branches, chances: Floats, values: _Values) -> _Additions:
@@ -209,20 +182,28 @@ def _branch_gains(branches: Branches, chances: Floats, values: _Values) -> _Addi
 
 
 def _laid_out(
-    view: View, begin: _Beginnings, taken: Ints, verified: Ints, branches: Branches, market: Market
+    view: View,
+    begin: _Beginnings,
+    options: Options,
+    taken: Ints,
+    verified: Ints,
+    branches: Branches,
+    market: Market,
 ) -> Plan:
     item = begin.hulls.item[np.arange(len(begin.rows)), taken[begin.rows]]
     block = np.zeros(len(view), np.int64)
-    block[begin.rows] = np.minimum(begin.block[item], view.remaining[begin.rows])
+    block[begin.rows] = np.minimum(options.block[item], view.remaining[begin.rows])
     verified = verified.astype(np.int64)
-    verified[begin.rows] = begin.verified[item]
-    going = np.minimum(begin.branch[item], view.remaining[begin.rows] - 1)
-    on = going >= 2
+    verified[begin.rows] = options.verified[item]
+    going = np.minimum(options.branch[item], view.remaining[begin.rows] - 1)
+    on = (options.branch[item] > 0) & (going >= 2)
+    # A branch needs the decision before its slot, a continuation all of them.
+    fits = branches.only(branches.slot <= verified[branches.request])
+    if not on.any():
+        return Plan(block, verified, fits, market.price, market.rate)
     ones = np.ones(int(on.sum()), np.int64)
     extra = Branches(begin.rows[on], ones, Head.CONTINUATION * ones, going[on])
-    # A branch needs the decision before its slot, a continuation all of them.
-    fits = branches.slot <= verified[branches.request]
-    return Plan(block, verified, _merged(branches.only(fits), extra), market.price, market.rate)
+    return Plan(block, verified, _merged(fits, extra), market.price, market.rate)
 
 
 def _merged(one: Branches, other: Branches) -> Branches:

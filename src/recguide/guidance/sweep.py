@@ -61,51 +61,71 @@ class Cut:
     following: float
 
 
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Increments in their order.
+
+    Attributes:
+        slope: [I] falling.
+        tokens, pairs, gain: N, X, Y [I + 1], before the first increment and after each.
+    """
+
+    slope: Floats
+    tokens: Floats
+    pairs: Floats
+    gain: Floats
+
+    @classmethod
+    def of(cls, base: Base, slope: Floats, tokens: Floats, pairs: Floats, gain: Floats) -> Swept:
+        """Of what each increment adds, [I] each."""
+        sums = np.empty((3, len(slope) + 1))
+        sums[:, 0] = base.tokens, base.pairs, base.gain
+        sums[0, 1:], sums[1, 1:], sums[2, 1:] = tokens, pairs, gain
+        np.cumsum(sums, axis=1, out=sums)
+        return cls(slope, *sums)
+
+    def best(self, time: Time) -> Cut:
+        """The cut with the most Y/T, at an increment's end or at one of BETWEEN places."""
+        n = self.tokens
+        between = np.linspace(n[0], n[-1], BETWEEN)
+        places = np.concatenate([n, between])
+        pairs = np.concatenate([self.pairs, np.interp(between, n, self.pairs)])
+        gain = np.concatenate([self.gain, np.interp(between, n, self.gain)])
+        ms = time(places, pairs)
+        best = int((gain / ms).argmax())
+        below = int(np.searchsorted(n, places[best], side="left"))  # increments begun up to there
+        above = int(np.searchsorted(n, places[best], side="right")) - 1  # increments completed
+        return Cut(
+            tokens=float(places[best]),
+            gain=float(gain[best]),
+            ms=float(ms[best]),
+            last=float(self.slope[below - 1]) if below else float("inf"),
+            following=float(self.slope[above]) if above < len(self.slope) else 0.0,
+        )
+
+
 def best_rate(base: Base, increments: Increments, time: Time) -> Cut:
     """The cut with the most Y/T. An increment may be taken in part: it stands for equal requests."""
-    slope, n, x, y = _swept(base, increments)
-    places = np.union1d(n, np.linspace(n[0], n[-1], BETWEEN))
-    gain = np.interp(places, n, y)
-    ms = time(places, np.interp(places, n, x))
-    best = int((gain / ms).argmax())
-    below = int(np.searchsorted(n, places[best], side="left"))  # increments begun up to there
-    above = int(np.searchsorted(n, places[best], side="right")) - 1  # increments completed
-    return Cut(
-        tokens=float(places[best]),
-        gain=float(gain[best]),
-        ms=float(ms[best]),
-        last=float(slope[below - 1]) if below else float("inf"),
-        following=float(slope[above]) if above < len(slope) else 0.0,
-    )
+    return _swept(base, increments, _order(increments)).best(time)
 
 
 def best_profit(base: Base, increments: Increments, time: Time, rate: float) -> Bools:
     """[I] the increments up to the most Y − ρ·T: one step of a run with ρ tokens per millisecond."""
     order = _order(increments)
-    _, n, x, y = _swept(base, increments, order)
-    best = int((y - rate * time(n, x)).argmax())
+    swept = _swept(base, increments, order)
+    best = int((swept.gain - rate * time(swept.tokens, swept.pairs)).argmax())
     taken = np.zeros(len(order), np.bool_)
     taken[order[:best]] = True
     return taken
 
 
 def _order(increments: Increments) -> Ints:
-    return np.argsort(-increments.slope, kind="stable")
+    """Which of equals comes first does not matter: those of one request are told apart by their number."""
+    return np.argsort(-increments.slope)
 
 
-def _swept(
-    base: Base, increments: Increments, order: Ints | None = None
-) -> tuple[Floats, Floats, Floats, Floats]:
-    """Falling slopes [I], and N, X, Y [I + 1] before the first increment and after each."""
-    order = _order(increments) if order is None else order
-    tokens, gain = increments.tokens[order], increments.gain[order]
-    return (
-        increments.slope[order],
-        _summed(base.tokens, tokens),
-        _summed(base.pairs, tokens * increments.prefix[order]),
-        _summed(base.gain, gain),
+def _swept(base: Base, increments: Increments, order: Ints) -> Swept:
+    tokens = increments.tokens[order]
+    return Swept.of(
+        base, increments.slope[order], tokens, tokens * increments.prefix[order], increments.gain[order]
     )
-
-
-def _summed(first: float, values: Floats) -> Floats:
-    return np.cumsum(np.concatenate([[first], values]))

@@ -70,7 +70,7 @@ def test_the_table_of_scripted_drafts_is_their_law(tmp_path):
 
 
 def test_an_interrupted_calibration_goes_on_and_finds_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "TOGETHER", 2)
+    monkeypatch.setitem(module.TOGETHER, "cpu", 2)
     settings = Settings(max_tokens=20, temperature=1.5)
     whole = calibrate(toy(), asked(), settings, Work(tmp_path / "a.jsonl", HEADER))
 
@@ -95,7 +95,7 @@ def test_an_interrupted_calibration_goes_on_and_finds_the_same(tmp_path, monkeyp
 
 
 def test_enough_places_are_enough(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "TOGETHER", 1)
+    monkeypatch.setitem(module.TOGETHER, "cpu", 1)
     work = Work(tmp_path / "work.jsonl", HEADER)
     records = calibrate(toy(), asked(), Settings(max_tokens=24, positions=30), work)
     places = {(record.prompt, record.position) for record in records}

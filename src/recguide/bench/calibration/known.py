@@ -19,7 +19,7 @@ from recguide.core import ParameterError, Row
 from recguide.engine.runner import Runner
 from recguide.guidance.explore import Trial, decisions
 from recguide.guidance.fitting import CANDIDATES
-from recguide.kv.pages import BlockTable
+from recguide.kv.tables import BlockTable
 from recguide.speculation.picks import PickRow, Picks, pick
 from recguide.speculation.rows import blank_draft, draft
 

@@ -19,8 +19,8 @@ from recguide.kv.pages import pages_for
 from recguide.llm import LLM
 from recguide.models.progress import Progress, ignore_progress
 
-TOGETHER = 16
-"""Texts that are made and read together at most."""
+TOGETHER = {"cpu": 4, "cuda": 16}
+"""Texts that are made and read together at most, by the device: so much is lost by an interruption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +109,14 @@ def calibrate(
 def _groups(llm: LLM, prompts: Sequence[Asked], settings: Settings, work: Work) -> Iterator[list[int]]:
     """Numbers of prompts that are not done yet and whose texts the cache holds together."""
     pool = llm.engine.runner.pool
+    most = TOGETHER.get(llm.engine.runner.backbone.kv_shape.device.type, 4)
     group: list[int] = []
     pages = 0
     for number, prompt in enumerate(prompts):
         if number in work.found:
             continue
         need = pages_for(len(prompt.ids) + settings.max_tokens, pool.page_size)
-        if group and (len(group) == TOGETHER or pages + need > pool.pages):
+        if group and (len(group) == most or pages + need > pool.pages):
             yield group
             group, pages = [], 0
         group.append(number)

@@ -1,0 +1,58 @@
+"""What a request without a draft may begin with: AR, a draft, or AR with a continuation beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from recguide.guidance.arrays import Bools, Floats, Ints
+from recguide.guidance.hull import Hulls, SharedHulls
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """[items] each, in the order of their query tokens; the first is AR.
+
+    Attributes:
+        blocks: sizes that a draft may have, rising.
+        block, verified, branch: draft's block, slots of the causal row, continuation's block; capped by what
+            a request may still emit when it is laid out.
+    """
+
+    blocks: Ints
+    block: Ints
+    verified: Ints
+    branch: Ints
+    _least: Ints
+    """Tokens that a request must still be able to emit: one slot is no draft."""
+    _hulls: SharedHulls
+
+    @classmethod
+    def of(cls, blocks: Sequence[int]) -> Options:
+        items = [(1, 0, 1, 0, 1)]
+        items += [(block, block, 0, 0, 2) for block in blocks]
+        items += [(1 + block, 0, 1, block, 3) for block in blocks]
+        tokens, block, verified, branch, least = np.array(sorted(items), np.int64).T
+        return cls(
+            np.array(blocks, np.int64), block, verified, branch, least, SharedHulls(tokens.astype(np.float64))
+        )
+
+    def hulls(self, token: Floats, head: Floats, draft: Floats, remaining: Ints) -> Hulls:
+        """Of R requests.
+
+        Args:
+            token: [R] what an emitted token counts.
+            head: [R] probability that a continuation beside an AR step is right.
+            draft: [R, blocks] what a draft in hand is worth.
+            remaining: [R] tokens that may still be emitted.
+        """
+        drafts, beside = self.block > 0, self.branch > 0
+        gain = np.empty((len(token), len(self.block)))
+        gain[:, :1] = token[:, None]
+        gain[:, drafts] = draft
+        gain[:, beside] = token[:, None] + head[:, None] * draft
+        off: Bools = remaining[:, None] < self._least
+        gain[off] = -np.inf
+        return self._hulls.of(gain)
