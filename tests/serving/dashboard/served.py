@@ -13,7 +13,7 @@ from recguide.serving.settings import ServerSettings
 QUESTION = "What does the fox do?"
 PROMPT = tuple(encode(f"U{QUESTION}\nA"))
 """What the toy's chat template makes of the question."""
-TEXT = "The quick brown fox jumps over the lazy dog – é, ü, 語 – and then it naps in the warm sun."
+TEXT = "The quick brown fox jumps over the lazy dog (é, ü, 語, 🦊) and then it naps in the warm sun."
 SLIPS = {len(PROMPT) + at: Slip(second_right=at % 2 == 0) for at in (3, 9, 20, 31, 44, 60)}
 SCRIPT = Script(PROMPT, (*encode(TEXT), EOS), SLIPS)
 
