@@ -79,7 +79,7 @@ class Answering:
         if self._job.stream:
             chunks = await self._submit()
             return EventStream(self._events(chunks), chunks.close)
-        response = await while_connected(self._request, self._whole)
+        response = await while_connected(self._request.receive, self._whole)
         return Response(status_code=CLIENT_GONE) if response is None else response
 
     async def _submit(self) -> Chunks:

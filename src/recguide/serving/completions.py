@@ -54,7 +54,7 @@ async def complete(body: CompletionRequest, request: Request) -> Response:
     prompts = [await _token_ids(service.coder, prompt) for prompt in given]
     echoes = [await _echo(service.coder, prompt) if body.echo else "" for prompt in given]
     words = TextWords(service, model, body, prompts, echoes)
-    if body.max_tokens == 0:
+    if body.max_tokens == 0 and body.logprobs is None:
         return json_response(words.echoed())
     asks = [(prompt, _params(service, body, prompt)) for prompt in prompts]
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
@@ -90,7 +90,13 @@ def _params(service: Service, body: CompletionRequest, prompt: Sequence[int]) ->
         field="max_tokens",
         spare=spare_tokens(body, facts.method),
     )
-    return sampling_params(body, max_tokens=most, logprobs=body.logprobs, names=COMPLETION_NAMES)
+    return sampling_params(
+        body,
+        max_tokens=most,
+        logprobs=body.logprobs,
+        prompt_logprobs=body.logprobs if body.echo else None,
+        names=COMPLETION_NAMES,
+    )
 
 
 class TextWords:
@@ -158,11 +164,18 @@ class TextWords:
             text=echo + done.text,
             finish_reason=done.finish_reason.value,
             stop_reason=done.stop_reason,
-            logprobs=self._logprobs(done.token_ids, done.logprobs, len(echo)),
+            logprobs=self._whole_logprobs(prompt, done),
             token_ids=list(done.token_ids) if self._body.return_token_ids else UNSET,
             prompt_token_ids=list(self._prompts[prompt]) if self._body.return_token_ids else UNSET,
             origins=[origin.value for origin in done.origins] if self._body.return_origins else UNSET,
         )
+
+    def _whole_logprobs(self, prompt: int, done: Completion) -> TextLogprobs | None:
+        """Of the prompt too, where it is echoed; nothing stands before its first token."""
+        if done.logprobs is None or done.prompt_logprobs is None:
+            return self._logprobs(done.token_ids, done.logprobs, 0)
+        ids = [*self._prompts[prompt], *done.token_ids]
+        return text_logprobs(ids, [None, *done.prompt_logprobs, *done.logprobs], self._coder.named)
 
     def _logprobs(
         self, ids: Sequence[int], entries: Sequence[TokenLogprobs] | None, offset: int

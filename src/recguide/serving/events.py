@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import anyio
 import msgspec
-from fastapi import Request, Response
+from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from recguide.core import Chunk, RecGuideError
@@ -45,29 +45,30 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
         try:
-            await self._stream(receive, send)
+            await while_connected(receive, lambda: self._stream(send))
         finally:
             self._close()
 
-    async def _stream(self, receive: Receive, send: Send) -> None:
-        async with aclosing(self._events) as events, anyio.create_task_group() as group:
-            group.start_soon(_cancel_when_gone, receive, group.cancel_scope)
+    async def _stream(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
             start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
             await send(start)
             async for data in events:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-            group.cancel_scope.cancel()
 
 
-async def while_connected(request: Request, work: Callable[[], Awaitable[T]]) -> T | None:
+async def while_connected(receive: Receive, work: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
     """Does the work; cancels it and returns None if the client goes before it is done."""
-    result: T | None = None
-    async with anyio.create_task_group() as group:
-        group.start_soon(_cancel_when_gone, request.receive, group.cancel_scope)
-        result = await work()
-        group.cancel_scope.cancel()
-    return result
+    doing = asyncio.create_task(work())
+    leaving = asyncio.create_task(_until_gone(receive))
+    try:
+        await asyncio.wait((doing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return doing.result() if doing.done() else None
+    finally:
+        doing.cancel()
+        leaving.cancel()
+        await asyncio.gather(doing, leaving, return_exceptions=True)
 
 
 async def batches(chunks: Chunks) -> AsyncIterator[list[tuple[int, Chunk]]]:
@@ -85,7 +86,6 @@ async def batches(chunks: Chunks) -> AsyncIterator[list[tuple[int, Chunk]]]:
             raise failure
 
 
-async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    scope.cancel()

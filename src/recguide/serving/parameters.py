@@ -40,14 +40,19 @@ SAME = (
 
 
 def sampling_params(
-    body: Generate, *, max_tokens: int, logprobs: int | None, names: Mapping[str, str]
+    body: Generate,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    names: Mapping[str, str],
+    prompt_logprobs: int | None = None,
 ) -> SamplingParams:
     """Raises ApiError for the first field that cannot be honoured."""
     given: dict[str, Any] = {name: getattr(body, name) for name in SAME}
     given["temperature"] = 1.0 if body.temperature is None else body.temperature
     given["top_k"] = 0 if body.top_k == -1 else body.top_k
     given["logit_bias"] = None if body.logit_bias is None else _biases(body.logit_bias)
-    given["max_tokens"], given["logprobs"] = max_tokens, logprobs
+    given |= {"max_tokens": max_tokens, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
     given |= _speculation(body.speculation)
     try:
         return SamplingParams(**{name: value for name, value in given.items() if value is not None})
@@ -80,7 +85,7 @@ def output_tokens(
     Raises ApiError if the prompt leaves no room, or not enough of it.
     """
     room = max_model_len - prompt_tokens - spare
-    if room < 1:
+    if room < (1 if wanted is None else min(1, wanted)):
         raise refusal(
             "prompt",
             f"has {prompt_tokens} tokens, and the context of {max_model_len} needs room for {spare + 1} more "
@@ -124,8 +129,8 @@ def check_completion(body: CompletionRequest) -> None:
         raise refusal("best_of", "must equal n, for all choices are returned; leave it out")
     if body.max_tokens == 0 and not body.echo:
         raise refusal("max_tokens", "may be 0 only with echo")
-    if body.echo and body.logprobs is not None:
-        raise refusal("logprobs", "are not given for a prompt; leave out echo or logprobs")
+    if body.echo and body.logprobs is not None and body.stream:
+        raise refusal("logprobs", "of an echoed prompt are not streamed; leave out stream or echo")
     check_stream(body)
 
 
