@@ -208,6 +208,7 @@ def _layer(ops, make, tokens, on, hidden, inner):
         (FastOps(EPS), 17, "mixed", 2**30),
         *((FastOps(EPS), 80, use, 0) for use in ("none", "mixed")),
         *((FastOps(EPS), 200, use, 0) for use in ("none", "mixed", "all")),
+        (FastOps(EPS), 200, "mixed", 2**30),
         *((ExactOps(EPS), 17, use, 0) for use in ("none", "mixed", "all")),
     ],
 )

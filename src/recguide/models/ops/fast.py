@@ -1,7 +1,8 @@
 """Operations for a CUDA GPU that decode at the speed at which its memory is read.
 
 Few tokens go through our own product kernel, many through the vendor's library; the choice is by bucket of
-tokens and shape, so forwards with and without adapter are computed alike.
+tokens and shape, so forwards with and without adapter are computed alike. Only many tokens of which the
+adapter touches some stay with our own where a matrix is small: the library would take four kernels.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from recguide.models.ops.torch_ops import head_logits
 SMALL_BYTES = 8 * 2**20
 """Below, reading a merged matrix beside the plain one costs less than another kernel for the delta."""
 
+MIXED = Tile(outputs=64, tokens=64, depth=64, stages=4)
+"""For more tokens than tiles were measured for, some of which take the merged matrix."""
+
 
 class FastOps:
     """`Ops` for half precision on a CUDA GPU of capability 9.0 or later."""
@@ -32,14 +36,14 @@ class FastOps:
         self._eps = eps
 
     def project(self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
-        tile = _tile("plain", matrix, normed)
+        tile = _tile("plain", matrix, normed, delta, on)
         if tile is None:
             return _by_library(normed, matrix, delta, on)
         matrix, detour = _detour(normed, matrix, delta, on)
         return multiply(normed, matrix, tile, detour=detour)
 
     def gated(self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
-        tile = _tile("gated", gate_up, normed)
+        tile = _tile("gated", gate_up, normed, delta, on)
         if tile is None:
             return launch.silu_gate(_by_library(normed, gate_up, delta, on))
         gate_up, detour = _detour(normed, gate_up, delta, on)
@@ -57,15 +61,18 @@ class FastOps:
         return launch.norm(x, weight, self._eps)
 
     def logits(self, hidden: Tensor, head: Tensor) -> Tensor:
-        tile = _tile("head", head.t(), hidden)
+        tile = _tile("head", head.t(), hidden, None, None)
         if tile is None:
             return head_logits(hidden, head)
         return multiply(hidden, head.t(), tile, out_dtype=torch.float32)
 
 
-def _tile(kind: Kind, matrix: Tensor, x: Tensor) -> Tile | None:
+def _tile(kind: Kind, matrix: Tensor, x: Tensor, delta: Delta | None, on: Touched) -> Tile | None:
+    """None for the library."""
     inputs, outputs = matrix.shape
-    return tile_for(kind, inputs, outputs // 2 if kind == "gated" else outputs, x.shape[0])
+    tile = tile_for(kind, inputs, outputs // 2 if kind == "gated" else outputs, x.shape[0])
+    mixed = delta is not None and on is not None
+    return MIXED if tile is None and mixed and not _by_factors(matrix, delta, on) else tile
 
 
 def _by_factors(matrix: Tensor, delta: Delta | None, on: Touched) -> bool:
@@ -78,7 +85,7 @@ def _partials(y: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> tu
 
     The inner product is computed beside the other one: it is as long, but has few outputs.
     """
-    tile = _tile("summed", matrix, y)
+    tile = _tile("summed", matrix, y, delta, on)
     if tile is None:
         return _partials_by_library(y, matrix, delta, on)
     if delta is not None and _by_factors(matrix, delta, on):
