@@ -33,6 +33,7 @@ class LLM:
             model that can draft and "ar" for one that cannot.
         max_running: choices that decode together at most.
         max_batch_tokens: query tokens of a forward at most.
+        max_waiting: choices that may wait for their turn; more are refused. None sets no limit.
         kv_cache_tokens: tokens that the KV cache holds, over all running choices; None is 32,768 on a CPU,
             and on a GPU what memory is left.
         prefix_cache: whether KV is kept, while there is room, for other texts that begin alike.
@@ -58,6 +59,7 @@ class LLM:
         block_size: int = 16,
         max_running: int = 64,
         max_batch_tokens: int = 1024,
+        max_waiting: int | None = None,
         kv_cache_tokens: int | None = None,
         prefix_cache: bool = True,
         max_model_len: int | None = None,
@@ -75,6 +77,7 @@ class LLM:
             block_size=block_size,
             max_running=max_running,
             max_batch_tokens=max_batch_tokens,
+            max_waiting=max_waiting,
             kv_cache_tokens=kv_cache_tokens,
             prefix_cache=prefix_cache,
             max_model_len=max_model_len,
@@ -132,6 +135,7 @@ class LLM:
                 for request in requests:
                     while request.inbox:
                         yield request.inbox.popleft()
+                    _raise_failure(request)
                 if any(request.finish_reason is None for request in requests):
                     self._step(requests)
         finally:
@@ -168,8 +172,7 @@ class LLM:
         """One step of all there is; raises what failed one of these requests, not what failed another's."""
         self.engine.step()
         for request in requests:
-            if request.error is not None:
-                raise request.error
+            _raise_failure(request)
 
     def _abort(self, groups: Sequence[Sequence[Request]]) -> None:
         with ExitStack() as each:  # goes through all of them, even if one cannot turn its bytes into text
@@ -182,6 +185,11 @@ def _grammars(model: Model) -> Grammars | None:
     """What compiles structures for the model; None if it has no tokenizer."""
     tokenizer = model.tokenizer
     return None if tokenizer is None else Grammars(tokenizer.json, tokenizer.size, model.vocabulary)
+
+
+def _raise_failure(request: Request) -> None:
+    if request.error is not None:
+        raise request.error
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

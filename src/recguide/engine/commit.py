@@ -110,7 +110,7 @@ def publish(done: Advanced) -> Chunk | None:
 
 
 def _chunk(request: Request, start: int) -> Chunk:
-    finished = request.finish_reason is not None
+    finished = request.finish_reason is not None and request.error is None
     return Chunk(
         index=request.choice,
         text=request.text.take(final=finished),

@@ -20,6 +20,7 @@ class EngineConfig:
             can draft and "ar" for one that cannot.
         max_running: requests that decode together at most.
         max_batch_tokens: query tokens of a forward at most (a single request may exceed it).
+        max_waiting: requests that may wait for their turn; more are refused. None sets no limit.
         kv_cache_tokens: tokens that the KV cache holds; None is 32,768 on a CPU, and on a GPU what is left of
             the memory, but no more than `max_running` requests of the greatest length can use.
         page_size: tokens of a KV page; None is 16 on a CPU and 64 on a GPU.
@@ -34,6 +35,7 @@ class EngineConfig:
     block_size: int = 16
     max_running: int = 64
     max_batch_tokens: int = 1024
+    max_waiting: int | None = None
     kv_cache_tokens: int | None = None
     page_size: int | None = None
     prefix_cache: bool = True
@@ -51,6 +53,8 @@ class EngineConfig:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ParameterError(name, f"must be an integer of at least 1 (got {value!r})")
+        if self.max_waiting is not None and self.max_waiting < 0:
+            raise ParameterError("max_waiting", f"must be at least 0 (got {self.max_waiting!r})")
         if self.block_size > MAX_BLOCK:
             raise ParameterError("block_size", f"must lie in [1, {MAX_BLOCK}] (got {self.block_size!r})")
         if self.max_model_len is not None and self.max_model_len < 2:

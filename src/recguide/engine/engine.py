@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from itertools import count
+from time import monotonic
 
-from recguide.core import MAX_SEED, Backbone, Chunk, FinishReason, ParameterError, SamplingParams
+from recguide.core import (
+    MAX_SEED,
+    Backbone,
+    Chunk,
+    FinishReason,
+    ParameterError,
+    RecGuideError,
+    SamplingParams,
+)
 from recguide.engine.ahead import steps_after, tokens_after
 from recguide.engine.commit import Advanced, advance, publish
 from recguide.engine.config import EngineConfig
+from recguide.engine.deadlines import Deadlines
+from recguide.engine.departures import Departures
+from recguide.engine.errors import (
+    DeadlineExceeded,
+    EngineFault,
+    OutOfMemory,
+    QueueFull,
+    is_lack_of_memory,
+)
 from recguide.engine.flight import Flight, Forward, Landed
 from recguide.engine.judging import Judge
 from recguide.engine.observing import Observer, Watch
@@ -21,9 +38,9 @@ from recguide.engine.plan import lay_out
 from recguide.engine.request import Request, Sampling
 from recguide.engine.rounds import Decision
 from recguide.engine.runner import Ready
-from recguide.engine.scheduler import Scheduler, kv_tokens
+from recguide.engine.scheduler import Scheduled, Scheduler, kv_tokens
 from recguide.engine.start import start
-from recguide.engine.text import Decode, TextStream
+from recguide.engine.text import Decode, TextStream, UndecodableTokens
 from recguide.kv.prefix_tree import PrefixTree
 from recguide.kv.tables import BlockTable
 from recguide.speculation.edits import edits_logits, stop_tokens
@@ -48,6 +65,7 @@ class Engine:
     Attributes:
         runner: runs rows.
         memory: where the memory went.
+        fault: why it runs nothing more; None while it is well.
     """
 
     def __init__(
@@ -75,6 +93,9 @@ class Engine:
         )
         self._judge = Judge(self.vocabulary, backbone.kv_shape.device)
         self._watch = Watch(self._scheduler, self.runner.pool)
+        self._deadlines = Deadlines()
+        self._departures = Departures()
+        self.fault: EngineFault | None = None
         self._flight: Flight | None = None
         self._ahead: Ready | None = None
         self._arrivals = count()
@@ -97,12 +118,24 @@ class Engine:
     def observer(self, observer: Observer | None) -> None:
         self._watch.begin(observer)
 
-    def add(self, prompt: Sequence[int], params: SamplingParams) -> list[Request]:
+    def add(
+        self, prompt: Sequence[int], params: SamplingParams, *, deadline: float | None = None
+    ) -> list[Request]:
         """Queues a prompt: one request for each of its n choices.
+
+        Args:
+            prompt: token ids.
+            params: how it is continued.
+            deadline: seconds of `time.monotonic` by when all choices have to be done. One that is not is
+                aborted and carries DeadlineExceeded as its error.
 
         Raises:
             ParameterError: the parameters, the prompt or their lengths cannot be honoured.
+            QueueFull: as many requests wait as may.
+            EngineFault: the engine has failed.
         """
+        if self.fault is not None:
+            raise self.fault
         method = self.method_for(params)
         block = (params.block_size or self.config.block_size) if method.drafts else 1
         self._check(prompt, params, method, block)
@@ -127,8 +160,11 @@ class Engine:
             for choice, own in enumerate(seeds)
         ]
         self._check_memory(requests[0])
+        self._check_queue(len(requests))
         for request in requests:
             self._scheduler.add(request)
+            if deadline is not None:
+                self._deadlines.add(request, deadline)
         return requests
 
     def step(self) -> list[tuple[Request, Chunk]]:
@@ -137,39 +173,68 @@ class Engine:
         The next forward is launched before this one's text is made, so that a device never waits for text.
         Every chunk also lands in its request's inbox, for callers that share the engine.
 
-        Requests whose logits are NaN are aborted and carry the error; the others go on.
+        A request that fails alone is aborted and carries its error, and the others go on: its logits are NaN,
+        its tokens have no text, its deadline has passed, or there is no memory for its prefill.
+
+        Raises EngineFault, and fails all requests with it, if anything else goes wrong; no more is run.
         """
+        if self.fault is not None:
+            raise self.fault
+        try:
+            return self._step()
+        except Exception as error:
+            raise self._break(error) from error
+
+    def _step(self) -> list[tuple[Request, Chunk]]:
+        for request in self._deadlines.passed(monotonic()):
+            self._fail(request, DeadlineExceeded(len(request.emitted), queued=not request.table.pages))
         if self._flight is not None and not self._flight.awaited:
-            self._flight.drop()
-            self._flight = self._ahead = None
+            self._drop()
         if self._flight is None:
             self._watch.restart()
             self._launch()
         flight, self._flight = self._flight, None
-        if flight is None:
+        decisions = None if flight is None else self._land(flight)
+        if flight is None or decisions is None:
             return []
-        landed = flight.land()
-        self._flight = self._go_ahead(landed)
-        decisions = self._judge.decide(flight, landed)
         done: list[Advanced] = []
         emitted: list[tuple[Request, Chunk]] = []
-        try:
-            _each(
-                partial(self._advance, scheduled.request, decision, done)
-                for scheduled, decision in zip(flight.plan, decisions, strict=True)
-            )
-            if self._flight is None:
-                self._launch()
-        finally:
-            _each(partial(self._publish, advanced, emitted) for advanced in done)
+        for scheduled, decision in zip(flight.plan, decisions, strict=True):
+            self._advance(scheduled.request, decision, done)
+        if self._flight is None:
+            self._launch()
+        for advanced in done:
+            self._publish(advanced, emitted)
         self._look_ahead()
         self._watch.tell(flight, done)
         return emitted
 
     def _launch(self) -> None:
-        plan = self._scheduler.schedule(self._plan)
-        if plan:
-            self._flight = self.runner.launch(plan)
+        """Starts a forward of all that is ready; where memory lacks, without what took most of it."""
+        while plan := self._scheduler.schedule(self._plan):
+            try:
+                self._flight = self.runner.launch(plan)
+            except (MemoryError, RuntimeError) as error:
+                self._give_up_largest(plan, error)
+            else:
+                return
+
+    def _land(self, flight: Flight) -> list[Decision | None] | None:
+        """What a forward decided; None if there was no memory for it, and nothing has changed."""
+        try:
+            landed = flight.land()
+            self._flight = self._go_ahead(landed)
+            return self._judge.decide(flight, landed)
+        except (MemoryError, RuntimeError) as error:
+            self._give_up_largest(flight.plan, error)
+            self._drop()
+            return None
+
+    def _drop(self) -> None:
+        """Nobody waits for what is on its way."""
+        flight, self._flight, self._ahead = self._flight, None, None
+        if flight is not None:
+            flight.drop()
 
     def _look_ahead(self) -> None:
         """Makes the next forward ready while this one runs, if only its tokens are unknown."""
@@ -192,23 +257,29 @@ class Engine:
 
     def _advance(self, request: Request, decision: Decision | None, done: list[Advanced]) -> None:
         """What the next layout depends on."""
-        if decision is None:
+        if decision is None or request.finish_reason is not None:
             return
         if isinstance(decision, Unpickable):
-            request.error = decision
-            self.abort(request)
+            self._fail(request, decision)
             return
         try:
             done.append(advance(request, decision))
-        finally:
-            if request.finish_reason is not None:
-                self._scheduler.remove(request)
-            elif decision.layout.phase is Phase.PREFILL and request.emitted:
-                self._scheduler.share(request)
+        except UndecodableTokens as error:
+            request.finish_reason = None
+            self._fail(request, error)
+            return
+        if request.finish_reason is not None:
+            self._leave(request)
+        elif decision.layout.phase is Phase.PREFILL and request.emitted:
+            self._scheduler.share(request)
 
     def _publish(self, advanced: Advanced, emitted: list[tuple[Request, Chunk]]) -> None:
         """What only readers wait for."""
-        chunk = publish(advanced)
+        try:
+            chunk = publish(advanced)
+        except UndecodableTokens as error:
+            self._fail(advanced.request, error)
+            return
         if chunk is not None:
             advanced.request.inbox.append(chunk)
             emitted.append((advanced.request, chunk))
@@ -226,10 +297,44 @@ class Engine:
     def abort(self, request: Request) -> None:
         """Ends a request early and frees what it holds; a finished one is left alone."""
         if request.finish_reason is None:
-            # First what others depend on: turning held bytes into text may fail, as all text may.
             request.finish_reason = FinishReason.ABORT
-            self._scheduler.remove(request)
+            self._leave(request)
+            self._close_text(request)
+
+    def _fail(self, request: Request, error: RecGuideError) -> None:
+        """Ends a request that cannot go on, or, if it has just ended, without its text."""
+        ended, request.error, request.finish_reason = request.finish_reason, error, FinishReason.ABORT
+        if ended is None:
+            self._leave(request)
+            if not isinstance(error, UndecodableTokens):
+                self._close_text(request)
+
+    def _leave(self, request: Request) -> None:
+        self._scheduler.remove(request)
+        self._departures.note(monotonic())
+
+    def _close_text(self, request: Request) -> None:
+        """Held bytes become text as they are; that may fail, as all text may."""
+        try:
             request.text.finish()
+        except UndecodableTokens as error:
+            request.error = request.error or error
+
+    def _give_up_largest(self, plan: Sequence[Scheduled], error: Exception) -> None:
+        """Fails the request that took most of a forward's memory; any error but a lack of memory goes on."""
+        if not is_lack_of_memory(error):
+            raise error
+        largest = max(plan, key=lambda one: (one.layout.phase is Phase.PREFILL, one.layout.query_tokens))
+        self._fail(largest.request, OutOfMemory(largest.layout.query_tokens, error))
+        self.runner.tidy()
+
+    def _break(self, error: Exception) -> EngineFault:
+        """Fails every request, frees what they held and takes no more."""
+        self.fault = fault = EngineFault(error)
+        self._flight = self._ahead = None
+        for request in self._scheduler.clear():
+            request.error, request.finish_reason = fault, FinishReason.ABORT
+        return fault
 
     def _plan(self, request: Request, index: int, chunk: int) -> Layout:
         return lay_out(
@@ -269,6 +374,13 @@ class Engine:
             raise ParameterError(
                 "prompt", f"token {outside[0]} lies outside the vocabulary of {self.vocabulary.size}"
             )
+        room = self._limit - (1 if params.max_tokens else 0)
+        if len(prompt) > room:
+            raise ParameterError(
+                "prompt",
+                f"has {len(prompt)} tokens, and with the limit of {self._limit} it may have {room}; shorten "
+                "it or raise max_model_len",
+            )
         longest = len(prompt) + params.max_tokens + (0 if method.verifies else block)
         if longest > self._limit:
             raise ParameterError(
@@ -276,6 +388,21 @@ class Engine:
                 f"the prompt's {len(prompt)} tokens and {longest - len(prompt)} more exceed the limit of "
                 f"{self._limit}; shorten the prompt or lower max_tokens",
             )
+
+    def _check_queue(self, arriving: int) -> None:
+        """Those that can start at once do not wait."""
+        most = self.config.max_waiting
+        if most is None:
+            return
+        if arriving > most + self.config.max_running:
+            raise ParameterError(
+                "n",
+                f"{arriving} choices are more than run ({self.config.max_running}) and wait ({most}) at most",
+            )
+        waiting = len(self._scheduler.waiting)
+        over = waiting + arriving - most - max(0, self._scheduler.free_places)
+        if over > 0:
+            raise QueueFull(waiting, most, self._departures.wait_s(over, monotonic()))
 
     def _check_memory(self, request: Request) -> None:
         need, have = kv_tokens(request), self.memory.kv_tokens
@@ -285,13 +412,6 @@ class Engine:
                 f"the request may need KV for {need} tokens and the cache holds {have}; "
                 "raise kv_cache_tokens or lower max_tokens",
             )
-
-
-def _each(calls: Iterable[Callable[[], None]]) -> None:
-    """Makes all calls in order, even if some raise, and raises then."""
-    with ExitStack() as stack:
-        for call in reversed(list(calls)):
-            stack.callback(call)
 
 
 def _fresh_seed(params: SamplingParams) -> int:

@@ -158,6 +158,11 @@ class Runner:
         settle_step(picks, inputs.settle, output)
         return logits, output
 
+    def tidy(self) -> None:
+        """Gives back device memory that is held and not in use."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
     # --- graphs ---------------------------------------------------------------------------------------------
 
     @torch.inference_mode()

@@ -91,6 +91,14 @@ class Scheduler:
                 self._tree.forget(request.committed)
             request.table.release()
 
+    def clear(self) -> list[Request]:
+        """Takes everyone out, without a trace of what they cached; returns them."""
+        everyone = [*self.running, *self.waiting]
+        self.running, self.waiting, self._passed_over = [], [], []
+        for request in everyone:
+            request.table.release()
+        return everyone
+
     def share(self, request: Request) -> None:
         """Lets others use the pages of a request's prompt, which is cached by now."""
         request.table.share(request.prompt)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from recguide.core import RecGuideError
+
 Decode = Callable[[Sequence[int]], str]
 
 CONTEXT = 8
@@ -15,6 +17,13 @@ CONTEXT = 8
 
 REPLACEMENT = "\ufffd"
 """What decoders put for bytes that are no complete character (yet)."""
+
+
+class UndecodableTokens(RecGuideError):  # noqa: N818 - it names what was found
+    """The tokenizer failed on the tokens of a request."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"text: the tokenizer failed on these tokens: {type(cause).__name__}: {cause}")
 
 
 class TextStream:
@@ -39,7 +48,8 @@ class TextStream:
     def push(self, token: int, *, may_stop: bool) -> bool:
         """Adds a token; true if its text completes a stop string (looked for only if `may_stop`).
 
-        Bytes that are no whole character yet are held back; what stands before them is not.
+        Bytes that are no whole character yet are held back; what stands before them is not. Raises
+        UndecodableTokens where the tokenizer fails.
         """
         self._ids.append(token)
         return self._grow(may_stop, held=REPLACEMENT)
@@ -51,8 +61,8 @@ class TextStream:
 
     def _grow(self, may_stop: bool, held: str) -> bool:
         """Takes over what is new in the decoded text, but for a tail of `held` characters."""
-        before = self._decode(self._ids[self._start : self._read])
-        now = self._decode(self._ids[self._start :])
+        before = self._decoded(self._ids[self._start : self._read])
+        now = self._decoded(self._ids[self._start :])
         whole = now.rstrip(held) if held else now
         known = len(before) + self._ahead
         if len(whole) <= known:
@@ -62,6 +72,12 @@ class TextStream:
         else:
             self._ahead = len(whole) - len(before)
         return self._append(whole[known:], may_stop)
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        try:
+            return self._decode(ids)
+        except Exception as error:
+            raise UndecodableTokens(error) from error
 
     def take(self, *, final: bool) -> str:
         """The text since the last call; before the end, without a tail that may become a stop string."""
