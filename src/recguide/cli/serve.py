@@ -96,6 +96,9 @@ def serve(
     max_batch_tokens: Annotated[
         int, typer.Option(help="Query tokens of a forward at most.", rich_help_panel=_ENGINE)
     ] = 1024,
+    max_waiting: Annotated[
+        int, typer.Option(help="Requests that may wait; more get status 429.", rich_help_panel=_ENGINE)
+    ] = 1024,
     page_size: Annotated[
         int | None, typer.Option(help="Tokens of a KV page.", rich_help_panel=_ENGINE)
     ] = None,
@@ -148,6 +151,7 @@ def serve(
         "block_size": block_size,
         "max_running": max_running,
         "max_batch_tokens": max_batch_tokens,
+        "max_waiting": max_waiting,
         "kv_cache_tokens": load.kv_cache_tokens,
         "page_size": page_size,
         "prefix_cache": load.prefix_cache,

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from recguide.core import Chunk, ParameterError, RecGuideError, SamplingParams
 from recguide.engine.chunks import Chunks, DeadlineError, Feed
+from recguide.engine.errors import DeadlineExceeded, QueueFull
 from recguide.engine.reports import StepReport
 from recguide.engine.wire import (
     Abort,
@@ -150,6 +151,7 @@ class AsyncEngine:
 
         Raises:
             ParameterError: the engine cannot honour a prompt or the parameters.
+            QueueFull: as many requests wait as may.
             DeadlineError, RequestError: this request ended early.
             EngineError: the engine is gone.
         """
@@ -263,4 +265,8 @@ def _error(failure: Failure) -> RecGuideError:
     """The error that a failure tells of."""
     if failure.kind == ParameterError.__name__ and failure.parameter is not None:
         return ParameterError(failure.parameter, failure.message)
+    if failure.kind == DeadlineExceeded.__name__:
+        return DeadlineError(failure.message)
+    if failure.kind == QueueFull.__name__ and failure.retry_after_s is not None:
+        return QueueFull(failure.message, failure.retry_after_s)
     return RequestError(failure.message)

@@ -402,7 +402,12 @@ class Engine:
         waiting = len(self._scheduler.waiting)
         over = waiting + arriving - most - max(0, self._scheduler.free_places)
         if over > 0:
-            raise QueueFull(waiting, most, self._departures.wait_s(over, monotonic()))
+            wait_s = self._departures.wait_s(over, monotonic())
+            raise QueueFull(
+                f"queue: {waiting} requests wait and {most} may; try again in {wait_s:.0f} s or raise "
+                "max_waiting",
+                wait_s,
+            )
 
     def _check_memory(self, request: Request) -> None:
         need, have = kv_tokens(request), self.memory.kv_tokens

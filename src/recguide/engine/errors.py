@@ -20,11 +20,8 @@ class QueueFull(RecGuideError):  # noqa: N818 - it says what happened
         retry_after_s: seconds after which there should be a place, from how fast requests have ended lately.
     """
 
-    def __init__(self, waiting: int, most: int, retry_after_s: float) -> None:
-        super().__init__(
-            f"queue: {waiting} requests wait and {most} may; try again in {retry_after_s:.0f} s or raise "
-            "max_waiting"
-        )
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
         self.retry_after_s = retry_after_s
 
 

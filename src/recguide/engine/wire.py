@@ -13,6 +13,7 @@ from typing import Any, get_origin
 import msgspec
 
 from recguide.core import Chunk, ParameterError, RecGuideError, SamplingParams
+from recguide.engine.errors import QueueFull
 from recguide.engine.memory import MemoryPlan
 from recguide.engine.reports import StepReport
 
@@ -97,11 +98,13 @@ class Failure(msgspec.Struct, frozen=True):
     Attributes:
         kind: name of the error's class.
         parameter: the field that cannot be honoured, for a ParameterError.
+        retry_after_s: seconds after which there should be room, for a QueueFull.
     """
 
     kind: str
     message: str
     parameter: str | None = None
+    retry_after_s: float | None = None
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -144,7 +147,8 @@ Notice = Loading | Ready | Emitted | Observed | Fault
 def failure_of(error: RecGuideError) -> Failure:
     parameter = error.parameter if isinstance(error, ParameterError) else None
     message = str(error).removeprefix(f"{parameter}: ") if parameter else str(error)
-    return Failure(type(error).__name__, message, parameter)
+    retry_after_s = error.retry_after_s if isinstance(error, QueueFull) else None
+    return Failure(type(error).__name__, message, parameter, retry_after_s)
 
 
 def encode(message: Order | Notice) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -76,7 +77,8 @@ class Worker:
 
     def _submit(self, order: Submit) -> None:
         try:
-            requests = self._engine.add(order.prompt, order.params)
+            deadline = None if order.deadline is None else order.deadline - time.time() + time.monotonic()
+            requests = self._engine.add(order.prompt, order.params, deadline=deadline)
         except RecGuideError as error:
             self._mailbox.send(Emitted((Piece(order.number, failure=failure_of(error)),)))
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from recguide.core import ParameterError, RecGuideError
 from recguide.engine.client import DeadlineError, EngineError
+from recguide.engine.errors import QueueFull
 
 RETRY_AFTER_S = 1
 """What a client is told that comes too early or too late."""
@@ -72,6 +74,9 @@ def api_error(error: RecGuideError, names: Mapping[str, str]) -> ApiError:
             return refusal(names.get(error.parameter, error.parameter), message)
         case DeadlineError():
             return ApiError(504, str(error), param="timeout", code="timeout")
+        case QueueFull():
+            headers = {"Retry-After": str(ceil(error.retry_after_s))}
+            return ApiError(429, str(error), code="queue_full", headers=headers)
         case EngineError():
             return ApiError(503, str(error), code="engine_failed")
         case _:
