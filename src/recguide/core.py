@@ -431,6 +431,13 @@ class Vocabulary:
     think: tuple[int, int] | None = None
 
 
+def opens_thinking(prompt: Sequence[int], think: tuple[int, int] | None) -> bool:
+    """Whether a prompt ends inside a <think>; `think` are the ids of <think> and </think>, None for none."""
+    if think is None:
+        return False
+    return next((token for token in reversed(prompt) if token in think), None) == think[0]
+
+
 class Backbone(Protocol):
     """What the engine needs of a model; a decoder with its adapter, or a scripted fake in tests."""
 

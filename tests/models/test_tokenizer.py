@@ -56,6 +56,12 @@ def test_special_tokens(tokenizer):
     assert tokenizer.token(11) == "<|im_end|>"
 
 
+def test_reasoning_marks_are_text(tokenizer):
+    """They are special tokens here, and without them nobody could tell reasoning from the answer."""
+    ids = tokenizer.encode("<|im_start|><think>hm</think>4<|im_end|>")
+    assert tokenizer.decode(ids) == "<think>hm</think>4"
+
+
 @pytest.mark.parametrize(
     ("switch", "ending"),
     [

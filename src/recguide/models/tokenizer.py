@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -57,13 +58,27 @@ class Tokenizer:
         return self._backend.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """Text of token ids. Bytes that are no whole character come out as U+FFFD."""
+        """Text of token ids. Bytes that are no whole character come out as U+FFFD.
+
+        <think> and </think> always come out: without them nobody could tell reasoning from the answer.
+        """
+        if not skip_special_tokens or self._hidden_think_ids.isdisjoint(ids):
+            return self._decode(ids, skip_special_tokens)
+        pieces = groupby(ids, self._hidden_think_ids.__contains__)
+        return "".join(self._decode(list(piece), not marks) for marks, piece in pieces)
+
+    def _decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return cast(
             "str",
             self._backend.decode(
                 list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
             ),
         )
+
+    @cached_property
+    def _hidden_think_ids(self) -> frozenset[int]:
+        """Ids of the reasoning marks if decoding would leave them out."""
+        return frozenset(self.think_ids or ()) & self.special_ids
 
     def chat(self, messages: Sequence[Message], /, **chat_template_kwargs: object) -> list[int]:
         """Token ids of a conversation, up to where the assistant speaks.
@@ -141,7 +156,7 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids that decoding leaves out."""
+        """Ids that decoding leaves out, but for those of <think> and </think>."""
         return frozenset(self._backend.all_special_ids) | frozenset(
             i for i, token in self._backend.added_tokens_decoder.items() if token.special
         )

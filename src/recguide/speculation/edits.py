@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from recguide.core import ParameterError, SamplingParams, Vocabulary
+from recguide.core import ParameterError, SamplingParams, Vocabulary, opens_thinking
 from recguide.speculation.field import NEVER, on_device
 
 
@@ -139,15 +139,6 @@ def _close_thinking(
     slot = budget - emitted
     if not 0 <= slot < len(z) or closing in history or closing in extra[:slot]:
         return
-    if opens_thinking(prompt, vocabulary):
+    if opens_thinking(prompt, vocabulary.think):
         z[slot] = NEVER
         z[slot, closing] = 0.0
-
-
-def opens_thinking(prompt: Sequence[int], vocabulary: Vocabulary) -> bool:
-    """Whether the prompt ends inside a <think>."""
-    if vocabulary.think is None:
-        return False
-    return (
-        next((token for token in reversed(prompt) if token in vocabulary.think), None) == vocabulary.think[0]
-    )

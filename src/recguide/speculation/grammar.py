@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recguide.core import ParameterError, RecGuideError, Structure, Vocabulary
-from recguide.speculation.edits import opens_thinking
+from recguide.core import ParameterError, RecGuideError, Structure, Vocabulary, opens_thinking
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -203,7 +202,7 @@ class Grammars:
             self._machine(structure).deep_copy(),
             self._size,
             self._vocabulary,
-            thinking=opens_thinking(prompt, self._vocabulary),
+            thinking=opens_thinking(prompt, self._vocabulary.think),
         )
 
     def _machine(self, structure: Structure) -> LLMatcher:
