@@ -1,0 +1,126 @@
+"""What is solved at once for many requests is what loops over them find."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.guidance.slow_step import SlowStep, rate_and_price
+from tests.guidance.worlds import clock, table, view
+
+from recguide.guidance.hull import SharedHulls, hulls
+from recguide.guidance.margins import MarginBins
+from recguide.guidance.outlook import LEVELS, Outlooks
+from recguide.guidance.price import Price
+from recguide.guidance.step import solve
+from recguide.guidance.value import prior
+
+MIXED = table(hazards=np.linspace(0.4, 0.02, 10))
+POLICIES = {
+    "smooth": Price(MIXED, clock()),
+    "kinked": Price(MIXED, clock(free=128)),
+    "long": Price(MIXED, clock(pair_ms=1e-6)),
+    "prior": Price(prior(), clock(free=128, pair_ms=2e-7)),
+}
+
+
+def drawn(seed, requests):
+    """Requests of every kind: with drafts in hand and without, fresh, at their caps, over long prefixes.
+
+    Without a draft in hand they are at their caps or far from them: what would begin is priced before it is cut.
+    """
+    random = np.random.default_rng(seed)
+    draft = np.where(random.random(requests) < 0.5, 0, random.choice([2, 4, 8, 16, 32], requests))
+    return view(
+        requests,
+        draft=draft,
+        margin=np.round(1 - random.exponential(0.15, (requests, max(1, int(draft.max())))).clip(0, 1), 3),
+        previous=random.choice([0, 1, 4, 8, 16, 32], requests),
+        full=random.random(requests) < 0.3,
+        prefix=random.choice([10, 700, 9000], requests),
+        remaining=np.where(
+            draft > 0, random.choice([2, 3, 7, 20, 500], requests), random.choice([1, 500], requests)
+        ),
+        signals=-random.exponential(0.4, (requests, 3)),
+    )
+
+
+@given(st.integers(0, 10_000), st.integers(1, 24), st.sampled_from([*POLICIES]))
+@settings(deadline=None, max_examples=60)
+def test_a_step_is_as_good_as_that_of_loops_over_requests(seed, requests, name):
+    policy, seen = POLICIES[name], drawn(seed, requests)
+    beliefs = policy._beliefs
+    cell = beliefs.cell(seen)
+    hand, market = beliefs.in_hand(seen, cell), policy._market(seen, cell)
+    slow = SlowStep(seen, cell.tolist(), hand, beliefs, market)
+    plan = solve(seen, cell, hand, beliefs, market)
+    best = slow.best()
+    assert slow.profit(plan) == pytest.approx(best, rel=1e-9, abs=1e-9)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 24), st.sampled_from([*POLICIES]))
+@settings(deadline=None, max_examples=40)
+def test_the_price_is_that_of_all_requests_hulls_one_by_one(seed, requests, name):
+    """Costs of query tokens are told apart in steps of 3 %, and equal requests are cut at 64 places."""
+    policy, seen = POLICIES[name], drawn(seed, requests)
+    cell, times = policy._beliefs.cell(seen), policy._clock
+    read = float(seen.prefix.sum())
+    market = policy._market(seen, cell)
+    rate, price = rate_and_price(
+        seen,
+        cell.tolist(),
+        policy._beliefs.menus,
+        lambda prefix: float(policy._weight(np.array([prefix]))[0]),
+        lambda n, x: float(times.mean_ms(np.array([n]), read, np.array([x]))[0]),
+        times.slope_ms,
+    )
+    assert market.rate == pytest.approx(rate, rel=5e-3)
+    assert market.price == pytest.approx(price, rel=0.05)
+
+
+def test_hulls_over_the_same_tokens_are_those_of_any_menus():
+    random = np.random.default_rng(0)
+    n = np.array([1.0, 4, 5, 8, 9, 16, 17, 32, 33])
+    y = random.random((300, 9)).cumsum(1) - random.random((300, 9))
+    y[random.random(y.shape) < 0.2] = -np.inf
+    y[:, 0] = 1.0
+    y[:20] = np.minimum(y[:20], 0.5)  # nothing beats AR
+    mine, theirs = SharedHulls(n).of(y), hulls(np.broadcast_to(n, y.shape).copy(), y)
+    width = theirs.tokens.shape[1]
+    assert mine.tokens.shape[1] == width
+    assert mine.tokens == pytest.approx(theirs.tokens)
+    assert mine.gain == pytest.approx(theirs.gain)
+    assert (mine.item == theirs.item).all()
+
+
+@pytest.mark.parametrize("edges", [(), (0.5,), (0.05, 0.1, 0.9, 0.995, 0.999), (0.5, 0.50001, 0.50002)])
+def test_margins_are_binned_as_a_search_does(edges):
+    random = np.random.default_rng(0)
+    margins = np.concatenate([random.random(5000), edges, np.nextafter(edges, 0), [0.0, 1.0]])
+    assert (MarginBins(edges).of(margins) == np.searchsorted(np.array(edges), margins, side="right")).all()
+
+
+def test_outlooks_are_sums_over_the_drawn_drafts():
+    """Along levels: fewer slots and fewer branches as either bound rises, and never a reuse of 1."""
+    outlooks = Outlooks(prior())
+    for block in (4, 32):
+        found = outlooks.at(block, 0.0)
+        by_level = {level: number for number, level in enumerate(LEVELS)}
+        for (slot, branch), number in by_level.items():
+            for (other_slot, other_branch), other in by_level.items():
+                if other_slot >= slot and other_branch >= branch:
+                    assert (found.branches[:, other] <= found.branches[:, number] + 1e-9).all()
+                    assert (found.verified[:, other] <= found.verified[:, number] + 1e-9).all()
+                    assert (found.acceptance[:, other] <= found.acceptance[:, number] + 1e-9).all()
+        everything = by_level[0.0, 0.0]
+        assert found.verified[:, everything] == pytest.approx(np.full(len(found.verified), float(block)))
+        assert found.branches[:, everything] == pytest.approx(np.full(len(found.verified), float(block)))
+        assert (found.reuse <= 0.99).all()
+
+
+def test_between_kept_shifts_outlooks_lie_on_lines():
+    outlooks = Outlooks(prior())
+    low, middle, high = (outlooks.at(8, shift).acceptance for shift in (1.0, 1.5, 2.0))
+    assert middle == pytest.approx((low + high) / 2)
+    assert (high <= low + 0.2).all()
