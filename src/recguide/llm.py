@@ -10,12 +10,11 @@ from typing import Any
 import torch
 
 from recguide.core import CheckpointError, Chunk, Completion, Generation, ParameterError, SamplingParams
-from recguide.engine.engine import Engine, EngineConfig
+from recguide.engine.assembly import assemble
+from recguide.engine.config import EngineConfig
 from recguide.engine.request import Request
-from recguide.models import published
 from recguide.models.loading import Model, load
 from recguide.models.tokenizer import Tokenizer
-from recguide.speculation.grammar import Grammars
 
 Prompt = str | Sequence[int]
 Progress = Callable[[int, int], None]
@@ -85,8 +84,7 @@ class LLM:
             graphs=graphs,
             exact=exact,
         )
-        decode = published.decode if self.model.tokenizer is None else self.model.tokenizer.decode
-        self.engine = Engine(self.model, decode, config, grammars=_grammars(self.model))
+        self.engine = assemble(self.model, config)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -179,12 +177,6 @@ class LLM:
             for group in groups:
                 for request in group:
                     each.callback(self.engine.abort, request)
-
-
-def _grammars(model: Model) -> Grammars | None:
-    """What compiles structures for the model; None if it has no tokenizer."""
-    tokenizer = model.tokenizer
-    return None if tokenizer is None else Grammars(tokenizer.json, tokenizer.size, model.vocabulary)
 
 
 def _raise_failure(request: Request) -> None:

@@ -95,10 +95,9 @@ def _run(recipe: Recipe, mailbox: SocketMailbox) -> int:
 
 def build(recipe: Recipe, mailbox: SocketMailbox) -> tuple[Engine, Ready]:
     """Loads the model and makes its engine, saying how far it is."""
+    from recguide.engine.assembly import assemble
     from recguide.engine.config import EngineConfig
-    from recguide.engine.engine import Engine
     from recguide.engine.facts import facts_of
-    from recguide.models import published
     from recguide.models.loading import load
 
     config = EngineConfig(**recipe.engine)  # before the model, which takes long
@@ -108,8 +107,7 @@ def build(recipe: Recipe, mailbox: SocketMailbox) -> tuple[Engine, Ready]:
         progress=lambda what, done, total: mailbox.send(Loading(what, done, total)),
     )
     mailbox.send(Loading("making room for keys and values", 0, 0))
-    decode = published.decode if model.tokenizer is None else model.tokenizer.decode
-    engine = Engine(model, decode, config)
+    engine = assemble(model, config)
     return engine, Ready(facts_of(model, engine))
 
 

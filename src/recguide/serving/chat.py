@@ -14,10 +14,10 @@ from recguide.serving.documents import ANSWERS
 from recguide.serving.errors import api_error
 from recguide.serving.logprobs import chat_logprobs
 from recguide.serving.parameters import (
-    CHAT_NAMES,
     TIMEOUT_HEADER,
     chat_logprobs_wanted,
     chat_max_tokens,
+    chat_names,
     check_stream,
     deadline_of,
     output_tokens,
@@ -57,7 +57,7 @@ async def chat(body: ChatRequest, request: Request) -> Response:
     logprobs = chat_logprobs_wanted(body)
     most, field = chat_max_tokens(body)
     prompt = await prompt_ids(service.coder, body.messages, body.chat_template_kwargs or {})
-    names = {**CHAT_NAMES, "max_tokens": field}
+    names = chat_names(body, field)
     facts = service.facts
     fitting = output_tokens(
         most, len(prompt), facts.max_model_len, field=field, spare=spare_tokens(body, facts.method)

@@ -14,9 +14,9 @@ from recguide.serving.documents import ANSWERS
 from recguide.serving.errors import api_error
 from recguide.serving.logprobs import text_logprobs
 from recguide.serving.parameters import (
-    COMPLETION_NAMES,
     TIMEOUT_HEADER,
     check_completion,
+    completion_names,
     deadline_of,
     output_tokens,
     sampling_params,
@@ -58,7 +58,7 @@ async def complete(body: CompletionRequest, request: Request) -> Response:
         return json_response(words.echoed())
     asks = [(prompt, _params(service, body, prompt)) for prompt in prompts]
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
-    job = Job(ROUTE, asks, deadline, COMPLETION_NAMES, arrived, bool(body.stream), include_usage)
+    job = Job(ROUTE, asks, deadline, completion_names(body), arrived, bool(body.stream), include_usage)
     return await Answering(service, request, job, words).respond()
 
 
@@ -74,7 +74,7 @@ async def _token_ids(coder: Coder, prompt: str | list[int]) -> list[int]:
     try:
         return await coder.encode(prompt) if isinstance(prompt, str) else prompt
     except ParameterError as error:
-        raise api_error(error, COMPLETION_NAMES) from error
+        raise api_error(error, {}) from error
 
 
 async def _echo(coder: Coder, prompt: str | list[int]) -> str:
@@ -95,7 +95,7 @@ def _params(service: Service, body: CompletionRequest, prompt: Sequence[int]) ->
         max_tokens=most,
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
-        names=COMPLETION_NAMES,
+        names=completion_names(body),
     )
 
 

@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from recguide.core import MAX_BLOCK, ParameterError, SamplingParams
+from recguide.core import MAX_BLOCK, ParameterError, SamplingParams, Structure
 from recguide.serving.errors import refusal
 from recguide.serving.requests import ChatRequest, CompletionRequest, Generate, Speculation
+from recguide.serving.structures import structure_field, structure_of
 
 NAMES: Mapping[str, str] = {
     "method": "speculation.method",
@@ -16,7 +17,6 @@ NAMES: Mapping[str, str] = {
     "threshold": "speculation.threshold",
 }
 """Fields that requests call otherwise than the engine."""
-COMPLETION_NAMES = NAMES
 CHAT_NAMES: Mapping[str, str] = {**NAMES, "prompt": "messages", "logprobs": "top_logprobs"}
 
 TIMEOUT_HEADER = "x-request-timeout"
@@ -39,6 +39,16 @@ SAME = (
 """Fields that mean what the engine means by them."""
 
 
+def completion_names(body: CompletionRequest) -> Mapping[str, str]:
+    """How this request calls the engine's parameters."""
+    return {**NAMES, "structure": structure_field(body)}
+
+
+def chat_names(body: ChatRequest, max_tokens: str) -> Mapping[str, str]:
+    """The same; `max_tokens` is the field that sets the cap."""
+    return {**CHAT_NAMES, "structure": structure_field(body), "max_tokens": max_tokens}
+
+
 def sampling_params(
     body: Generate,
     *,
@@ -46,8 +56,11 @@ def sampling_params(
     logprobs: int | None,
     names: Mapping[str, str],
     prompt_logprobs: int | None = None,
+    structure: Structure | None = None,
 ) -> SamplingParams:
-    """Raises ApiError for the first field that cannot be honoured."""
+    """The parameters of one prompt; `structure` is a form that more than the request's own fields ask for.
+
+    Raises ApiError for the first field that cannot be honoured."""
     given: dict[str, Any] = {name: getattr(body, name) for name in SAME}
     given["temperature"] = 1.0 if body.temperature is None else body.temperature
     given["top_k"] = 0 if body.top_k == -1 else body.top_k
@@ -55,6 +68,7 @@ def sampling_params(
     given |= {"max_tokens": max_tokens, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
     given |= _speculation(body.speculation)
     try:
+        given["structure"] = structure or structure_of(body)
         return SamplingParams(**{name: value for name, value in given.items() if value is not None})
     except ParameterError as error:
         message = str(error).removeprefix(f"{error.parameter}: ")

@@ -28,6 +28,28 @@ class Speculation(Body):
     threshold: float | None = Field(None, description="Confidence that fixes a slot, diffusion only.")
 
 
+class JsonSchema(Body):
+    name: str
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    description: str | None = None
+    strict: bool | None = Field(None, description="The output always satisfies the schema.")
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Body):
+    """The form of the whole output; exactly one field."""
+
+    json_: dict[str, Any] | bool | str | None = Field(None, alias="json", description="A JSON schema.")
+    json_object: Literal[True] | None = Field(None, description="Any JSON object.")
+    regex: str | None = None
+    choice: Annotated[list[str], Field(min_length=1)] | None = Field(None, description="One of these texts.")
+    grammar: str | None = Field(None, description="Lark, in the syntax of llguidance.")
+
+
 class Generate(Body):
     """What both ways to generate take."""
 
@@ -47,6 +69,8 @@ class Generate(Body):
     ignore_eos: bool | None = None
     n: int | None = Field(None, description="Choices per prompt.")
     thinking_budget: int | None = Field(None, description="Close an open <think> after that many tokens.")
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = Field(None, description="Add token ids of prompt and output.")
@@ -82,10 +106,6 @@ class Turn(Body):
     refusal: Refused = None
 
 
-class ResponseFormat(Body):
-    type: Literal["text"]
-
-
 class ChatRequest(Generate):
     messages: Annotated[list[Turn], Field(min_length=1)]
     max_tokens: int | None = Field(None, description="The rest of the context if left out.")
@@ -93,7 +113,6 @@ class ChatRequest(Generate):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="For the model's chat template.")
-    response_format: ResponseFormat | None = None
     tools: Refused = None
     tool_choice: Literal["none"] | None = None
     parallel_tool_calls: Refused = None
