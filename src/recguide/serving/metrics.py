@@ -192,9 +192,7 @@ class _Requests:
         self.prompt_tokens = make.counter("prompt_tokens", "Tokens of the prompts that arrived.")
         self.prefix_queries = make.counter("prefix_cache_queries", "Tokens the prefix cache was asked for.")
         self.prefix_hits = make.counter("prefix_cache_hits", "Tokens the prefix cache held.")
-        self.prompt_length = make.histogram(
-            "request_prompt_tokens", "Tokens of a request's prompts.", _TOKENS
-        )
+        self.prompt_length = make.histogram("request_prompt_tokens", "Prompt tokens of a request.", _TOKENS)
         self.length = make.histogram("request_generation_tokens", "Tokens of a choice.", _TOKENS)
         self.tpf = make.histogram("request_tokens_per_forward", "TPF of a choice.", _TPF)
         self.first_token = make.histogram("time_to_first_token_seconds", "Arrival to first token.", _SECONDS)

@@ -18,6 +18,22 @@ SLIPS = {len(PROMPT) + at: Slip(second_right=at % 2 == 0) for at in (3, 9, 20, 3
 SCRIPT = Script(PROMPT, (*encode(TEXT), EOS), SLIPS)
 
 
+class Bytes(ByteTokenizer):
+    """The toy's tokenizer with all that a server asks of one."""
+
+    def encode(self, text, add_special_tokens=True):  # noqa: ARG002 - it has none
+        return super().encode(text)
+
+    def decode(self, ids, skip_special_tokens=True):
+        return super().decode(ids) if skip_special_tokens else "".join(map(self.text, ids))
+
+    def token(self, token_id):
+        return f"<0x{token_id:02X}>" if token_id < 256 else super().token(token_id)
+
+    def text(self, token):
+        return bytes([token]).decode(errors="replace") if token < 256 else self.token(token)
+
+
 def served(*, scripts=(SCRIPT,), machine=None, **settings):
     """The application; it answers the question with the text, by any method."""
     machine = machine or engine(*scripts)
@@ -37,4 +53,4 @@ def served(*, scripts=(SCRIPT,), machine=None, **settings):
         max_running=64,
         memory=machine.memory,
     )
-    return create_app(LocalEngine(machine, facts), ServerSettings(**settings), ByteTokenizer())
+    return create_app(LocalEngine(machine, facts), ServerSettings(**settings), Bytes())

@@ -72,7 +72,7 @@ def test_it_can_be_left_out():
 
 def test_metrics_have_vllms_names_if_asked_for():
     with client(vllm_metric_names=True, models=("my-model",)) as opened:
-        body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 200}
+        body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
         answer = opened.post("/v1/chat/completions", json=body).json()
         metrics = opened.get("/metrics").text
     tokens = answer["usage"]["completion_tokens"]
@@ -86,4 +86,4 @@ def test_the_feed_ends_when_the_server_is_about_to_stop():
         found = events(answer)
         assert next(found) == "history"
         app.state.service.draining = True
-        assert set(found) == {"frame"}  # and then no more
+        assert set(found) <= {"frame"}  # and the stream ends
