@@ -60,8 +60,8 @@ class Scheduler:
         self._tree = tree
         self._max_running = max_running
         self._max_batch_tokens = max_batch_tokens
-        self._passed_over: list[Request] = []
-        """Decoding requests for which the last forward had no room: they are the next one's first."""
+        self._turns: list[Request] = []
+        """Who decodes first in the next forward: those that the last one had no room for, then its own."""
         self._prefill_first = False
         """A single decoding request took the last forward whole, so prefill has the next one."""
         self._blocked: Request | None = None
@@ -94,7 +94,7 @@ class Scheduler:
     def clear(self) -> list[Request]:
         """Takes everyone out, without a trace of what they cached; returns them."""
         everyone = [*self.running, *self.waiting]
-        self.running, self.waiting, self._passed_over = [], [], []
+        self.running, self.waiting, self._turns = [], [], []
         for request in everyone:
             request.table.release()
         return everyone
@@ -149,6 +149,7 @@ class Scheduler:
         """Adds what fits of the decoding requests, leaving `kept` tokens; returns the tokens taken."""
         room, taken = self._max_batch_tokens - kept, 0
         passed_over: list[Request] = []
+        start = len(plan)
         for request in self._in_turn(decoding):
             if plan and taken >= room:
                 passed_over.append(request)
@@ -160,18 +161,18 @@ class Scheduler:
                 continue
             plan.append(Scheduled(request, layout))
             taken += tokens
-        self._passed_over = passed_over
+        going = [scheduled.request for scheduled in plan[start:]]
+        self._turns = [*passed_over, *going] if passed_over else []
         return taken
 
     def _in_turn(self, decoding: list[Request]) -> list[Request]:
-        """Those that the last forward passed over come first."""
-        if not self._passed_over:
+        """The oldest first, or, where not all fit into a forward, those that have waited longest."""
+        if not self._turns:
             return decoding
-        waited = set(self._passed_over)
-        going = set(decoding)
+        here, in_turn = set(decoding), set(self._turns)
         return [
-            *(request for request in self._passed_over if request in going),
-            *(request for request in decoding if request not in waited),
+            *(request for request in self._turns if request in here),
+            *(request for request in decoding if request not in in_turn),
         ]
 
     # --- pages ----------------------------------------------------------------------------------------------
