@@ -6,12 +6,13 @@ product is slow.
 
 from __future__ import annotations
 
+import json
 from functools import cache
 
 import pytest
 import torch
 
-from recguide.core import SamplingParams
+from recguide.core import SamplingParams, Structure
 from recguide.llm import LLM
 from recguide.models.sources import resolve
 
@@ -179,3 +180,24 @@ def test_every_method_block_size_and_setting_gives_plain_text(setting, sampling,
     ]
     for (name, _), choices in zip(jobs, complete(jobs), strict=True):
         assert_same(choices, plain(setting, sampling)[name])
+
+
+def test_structured_text_is_plain_decodings_and_complete():
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 12},
+            "age": {"type": "integer", "maximum": 99},
+        },
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    structure = Structure("json_schema", json.dumps(schema))
+    jobs = [
+        ("facts", SamplingParams(max_tokens=40, structure=structure, method=method, block_size=block))
+        for method, block in (("ar", None), ("linear", 8), ("recguide", 8), ("tidar", 4))
+    ]
+    reference, *others = complete(jobs)
+    for choices in others:
+        assert_same(choices, reference)
+    assert set(json.loads(reference[0].text)) == {"name", "age"}

@@ -70,16 +70,15 @@ class Matcher:
 
     Args:
         machine: the compiled grammar, nothing consumed yet.
-        tokens: how many the grammar knows, no fewer than the vocabulary's size.
         vocabulary: the model's.
         thinking: whether the prompt opened a <think>: the grammar then begins after the first </think>, and
             nothing may end the output before that.
     """
 
-    def __init__(self, machine: LLMatcher, tokens: int, vocabulary: Vocabulary, *, thinking: bool) -> None:
+    def __init__(self, machine: LLMatcher, vocabulary: Vocabulary, *, thinking: bool) -> None:
         self._machine = machine
         self._size = vocabulary.size
-        self._words = -(-tokens // 32)
+        self._words = -(-vocabulary.size // 32)
         self._closing = vocabulary.think[1] if thinking and vocabulary.think is not None else None
         self._ends = vocabulary.eos
         self._consumed: list[int] = []
@@ -125,7 +124,8 @@ class Matcher:
     def _walk(self, tokens: Sequence[int], bits: Bits) -> None:
         """Writes what may come here, and after each of `tokens` until one is not allowed or the last."""
         for slot in range(len(tokens) + 1):
-            bits[slot] = np.frombuffer(self._machine.compute_bitmask(), np.int32)
+            # Its words may go beyond the vocabulary.
+            bits[slot] = np.frombuffer(self._machine.compute_bitmask(), np.int32)[: self._words]
             self._check()
             if slot == len(tokens) or tokens[slot] in self._ends:
                 return
@@ -200,7 +200,6 @@ class Grammars:
         """A matcher for one output; ParameterError if the structure cannot be compiled."""
         return Matcher(
             self._machine(structure).deep_copy(),
-            self._size,
             self._vocabulary,
             thinking=opens_thinking(prompt, self._vocabulary.think),
         )
