@@ -27,7 +27,7 @@ help: ## list the targets
 
 demo: $(VENV)/.installed ## fetch the demo model and watch it draft and verify for itself
 	@$(BIN)/recguide pull $(DEMO) >/dev/null
-	@$(BIN)/recguide generate $(DEMO) "$(PROMPT)" --method recguide --max-tokens 160 --compare
+	@$(BIN)/recguide generate $(DEMO) "$(PROMPT)" --block-size 16 --max-tokens 160 --compare
 
 test: $(VENV)/.installed-dev ## the tests that CI runs
 	@$(BIN)/recguide pull $(DEMO) >/dev/null

@@ -91,7 +91,11 @@ class SamplingParams:
         thinking_budget: close a <think> that the prompt opened after that many tokens.
         structure: form of the output, after the </think> of a <think> that the prompt opened; None is any.
         method: speculation method for this request ("ar" forces plain decoding); None is the engine's.
-        block_size: slots drafted and verified together; None is the engine's.
+        block_size: slots drafted and verified together; None is the engine's, and where that names none
+            either, a policy chooses for method "recguide" and others take 16.
+        policy: who chooses blocks and branches of this request, for method "recguide" alone; None is the
+            engine's.
+        max_block_size: slots of any block at most, whoever chooses it; None for no cap.
         threshold: confidence that fixes a slot in block diffusion (method "diffusion" alone); None is 0.9.
     """
 
@@ -116,6 +120,8 @@ class SamplingParams:
     structure: Structure | None = None
     method: str | None = None
     block_size: int | None = None
+    policy: str | None = None
+    max_block_size: int | None = None
     threshold: float | None = None
 
     def __post_init__(self) -> None:
@@ -214,11 +220,13 @@ _CONVERSIONS: Mapping[str, Callable[[str, object], object]] = {
     ),
     **dict.fromkeys(("top_k", "max_tokens", "min_tokens", "n"), _integer),
     **dict.fromkeys(
-        ("seed", "logprobs", "prompt_logprobs", "thinking_budget", "block_size"), _optional(_integer)
+        ("seed", "logprobs", "prompt_logprobs", "thinking_budget", "block_size", "max_block_size"),
+        _optional(_integer),
     ),
     "threshold": _optional(_real),
     "method": _optional(_name),
     "structure": _optional(_form),
+    "policy": _optional(_name),
     "ignore_eos": _flag,
     "stop": _strings,
     "stop_token_ids": _integers,
@@ -274,6 +282,11 @@ def _check_ranges(params: SamplingParams) -> None:
             "ignore_eos",
             not (params.ignore_eos and params.structure),
             "must be False with a structure, which ends with end-of-sequence",
+        ),
+        (
+            "max_block_size",
+            params.max_block_size is None or 1 <= params.max_block_size <= MAX_BLOCK,
+            f"must lie in [1, {MAX_BLOCK}], or be None for no cap",
         ),
         ("threshold", params.threshold is None or 0.0 < params.threshold <= 1.0, "must lie in (0, 1]"),
         (
@@ -518,6 +531,8 @@ class RoundStats:
         query_tokens: query tokens of its rows, prefill excluded.
         prefix_hit_tokens: prompt tokens whose KV was cached when the request was admitted.
         preemptions: how often it lost its KV and had it computed again.
+        continued, begun: AR steps and prefills that a continuation ran beside, and those whose next draft it
+            became. No draft was verified there, so they count neither as branches nor as rounds.
     """
 
     tokens: int = 0
@@ -535,6 +550,8 @@ class RoundStats:
     query_tokens: int = 0
     prefix_hit_tokens: int = 0
     preemptions: int = 0
+    continued: int = 0
+    begun: int = 0
 
     @property
     def rounds(self) -> int:
@@ -579,6 +596,8 @@ class RoundStats:
             "query_tokens",
             "prefix_hit_tokens",
             "preemptions",
+            "continued",
+            "begun",
         ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("acceptance", "matched", "blocks", "branches", "covered", "reused"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Integral
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,7 +30,14 @@ class LLM:
         adapter: draft adapter; "auto" takes the one that belongs to the model, None runs without.
         device, dtype: "auto" is CUDA in bfloat16 if there is a device, else the CPU in float32.
         method, block_size: what prompts get whose parameters name none; method None is "recguide" for a
-            model that can draft and "ar" for one that cannot.
+            model that can draft and "ar" for one that cannot. Block size None leaves "recguide" to the
+            policy, and is 16 for other methods.
+        policy: who chooses blocks and branches where no block size is named: "price", "paper", "fixed" (the
+            official recipe by load), "fixed-16" and the like, "ar".
+        batching: how requests that a policy plans for share forwards: "ragged", "bucketed", "padded".
+        cost_table, value_table: files that policies go by; None takes those found in the user's cache, or
+            assumptions.
+        trace: file that every verified round is recorded in; `close` ends it.
         max_running: choices that decode together at most.
         max_batch_tokens: query tokens of a forward at most.
         max_waiting: choices that may wait for their turn; more are refused. None sets no limit.
@@ -55,7 +63,12 @@ class LLM:
         device: str = "auto",
         dtype: str | torch.dtype = "auto",
         method: str | None = None,
-        block_size: int = 16,
+        block_size: int | None = None,
+        policy: str = "price",
+        batching: str = "ragged",
+        cost_table: Path | str | None = None,
+        value_table: Path | str | None = None,
+        trace: Path | str | None = None,
         max_running: int = 64,
         max_batch_tokens: int = 1024,
         max_waiting: int | None = None,
@@ -74,6 +87,11 @@ class LLM:
         config = EngineConfig(
             method=method,
             block_size=block_size,
+            policy=policy,
+            batching=batching,
+            cost_table=_path(cost_table),
+            value_table=_path(value_table),
+            trace=_path(trace),
             max_running=max_running,
             max_batch_tokens=max_batch_tokens,
             max_waiting=max_waiting,
@@ -85,6 +103,10 @@ class LLM:
             exact=exact,
         )
         self.engine = assemble(self.model, config)
+
+    def close(self) -> None:
+        """Ends the trace, if one is recorded."""
+        self.engine.close()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -182,6 +204,10 @@ class LLM:
 def _raise_failure(request: Request) -> None:
     if request.error is not None:
         raise request.error
+
+
+def _path(file: Path | str | None) -> Path | None:
+    return None if file is None else Path(file)
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from benchmarks import decide_cost
-
 from recguide.bench.targets import read_result
 
 

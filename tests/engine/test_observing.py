@@ -51,14 +51,14 @@ def test_rounds_add_up_to_the_statistics(make, method):
         drafts = [one for one in rounds if one.drafted_by is not None]
         assert sum(one.emitted for one in rounds) == len(request.emitted) - 1  # prefill emits the first
         assert sum(one.acceptance for one in rounds) == stats.untrimmed
-        assert sum(one.drafted - 1 for one in rounds) == stats.drafted
+        assert sum(one.verified - 1 for one in rounds) == stats.drafted
         assert sum(min(one.acceptance - 1, one.emitted) for one in rounds) == stats.accepted
         assert Counter(one.emitted for one in drafts) == stats.acceptance
         assert Counter(min(one.acceptance - 1, one.emitted) for one in drafts) == stats.matched
         assert Counter(one.verified for one in rounds) == stats.blocks
-        assert Counter(kind for one in rounds for kind in one.branches) == stats.branches
-        assert Counter(one.covered for one in rounds if one.covered) == stats.covered
-        assert Counter(one.reused for one in rounds if one.reused) == stats.reused
+        assert Counter(kind for one in drafts for kind in one.branches) == stats.branches
+        assert Counter(one.covered for one in drafts if one.covered) == stats.covered
+        assert Counter(one.reused for one in drafts if one.reused) == stats.reused
         assert [one.finished for one in rounds] == [False] * (len(rounds) - 1) + [True]
 
 
@@ -81,7 +81,7 @@ def test_drafted_accepted_and_emitted_are_what_their_names_say(method):
 
 
 def test_a_reused_branch_is_named_in_the_round_that_verifies_its_draft():
-    (request,), reports = observed(engine(SCRIPT), SamplingParams(max_tokens=90, method="recguide"))
+    (request,), reports = observed(engine(SCRIPT), SamplingParams(max_tokens=90, block_size=16))
     rounds = rounds_of(reports, request)
     reused = [one.reused for one in rounds[:-1]]
     assert any(reused)

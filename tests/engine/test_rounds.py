@@ -176,7 +176,9 @@ def test_aborting_frees_everything_at_any_point():
     script = Script(PROMPT, ANSWER)
     for steps in range(6):
         machine = engine(script)
-        kept, dropped = (machine.add(PROMPT, SamplingParams(max_tokens=70))[0] for _ in range(2))
+        kept, dropped = (
+            machine.add(PROMPT, SamplingParams(max_tokens=70, block_size=16))[0] for _ in range(2)
+        )
         for _ in range(steps):
             machine.step()
         machine.abort(dropped)

@@ -11,10 +11,12 @@ import torch
 from recguide.attention.packing import Tables
 from recguide.bench.profile import Point, Profile, grid, profile
 from recguide.core import Row
+from recguide.engine import tables
 from recguide.engine.buckets import QUERY_TOKENS
 from recguide.engine.engine import Engine
 from recguide.engine.runner import Runner
-from recguide.guidance.conditions import Conditions, Setting
+from recguide.engine.tables import Identity
+from recguide.guidance.conditions import Conditions
 from recguide.kv.tables import BlockTable
 from recguide.models.loading import Model
 from recguide.models.progress import Progress, ignore_progress
@@ -106,13 +108,5 @@ def measure(engine: Engine, model: Model, largest: int, progress: Progress = ign
 
 def conditions_of(engine: Engine, model: Model) -> Conditions:
     """What a table holds for that this engine can use."""
-    shape = model.kv_shape
-    settings: dict[str, Setting] = {
-        "dtype": str(shape.dtype).removeprefix("torch."),
-        "graphs": engine.runner.has_graphs,
-        "exact": engine.config.exact,
-        "page_size": engine.runner.pool.page_size,
-    }
-    if shape.device.type == "cpu":
-        settings["threads"] = torch.get_num_threads()
-    return Conditions.here(model.name, model.fingerprint, shape.device, settings)
+    identity = Identity(model.name, model.fingerprint)
+    return tables.conditions_of(engine.runner, identity, exact=engine.config.exact)

@@ -58,6 +58,10 @@ def generate(
     show_rounds: Annotated[
         bool, typer.Option("--show-rounds", help="One line a round, then how rounds ended.")
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Record every round; recguide trace shows it.", show_default=False),
+    ] = None,
     json_output: Json = False,
     params: SamplingParams,
     load: LoadOptions,
@@ -75,7 +79,7 @@ def generate(
 
     texts = read_prompts(prompts or [], file)
     template = template_arguments(chat_template_kwargs)
-    llm = open_llm(model, load)
+    llm = open_llm(model, load, trace)
     ids = [tokens_of(llm.model, text, chat, template) for text in texts]
     if params.seed is None:  # drawn here, so that plain decoding beside it gets the same
         params = params.with_seed(secrets.randbelow(2**63))
@@ -84,6 +88,7 @@ def generate(
         run = _streamed(llm, ids[0], params, show_rounds=show_rounds)
     else:
         run = _batched(llm, ids, params)
+    llm.close()
     plain = _plain(llm, ids, params) if compare else None
     if json_output:
         print_json(_object(llm, run, plain, texts))
@@ -138,7 +143,13 @@ def _batched(llm: LLM, ids: Sequence[Sequence[int]], params: SamplingParams, wha
 
 def _plain(llm: LLM, ids: Sequence[Sequence[int]], params: SamplingParams) -> Run:
     """Plain decoding of the same prompts with the same sampling seed."""
-    return _batched(llm, ids, replace(params, method="ar", block_size=None, threshold=None), "plain decoding")
+    return _batched(llm, ids, plainly(params), "plain decoding")
+
+
+def plainly(params: SamplingParams) -> SamplingParams:
+    """The same text by plain decoding."""
+    none = {"block_size": None, "threshold": None, "policy": None, "max_block_size": None}
+    return replace(params, method="ar", **none)
 
 
 def _differs(run: Run, plain: Run) -> str | None:

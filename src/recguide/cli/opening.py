@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from recguide.cli.console import steps
@@ -29,7 +30,7 @@ def open_model(source: str, options: LoadOptions) -> Model:
         )
 
 
-def open_llm(source: str, options: LoadOptions) -> LLM:
+def open_llm(source: str, options: LoadOptions, trace: Path | None = None) -> LLM:
     model = open_model(source, options)
     return LLM(
         model,
@@ -37,6 +38,10 @@ def open_llm(source: str, options: LoadOptions) -> LLM:
         kv_cache_tokens=options.kv_cache_tokens,
         prefix_cache=options.prefix_cache,
         exact=options.exact,
+        batching=options.batching,
+        cost_table=options.cost_table,
+        value_table=options.value_table,
+        trace=trace,
     )
 
 

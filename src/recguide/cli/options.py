@@ -52,6 +52,9 @@ class LoadOptions:
     kv_cache_tokens: int | None
     prefix_cache: bool
     exact: bool
+    batching: str = "ragged"
+    cost_table: Path | None = None
+    value_table: Path | None = None
 
 
 def loading(
@@ -92,11 +95,44 @@ def loading(
             rich_help_panel=_LOADING,
         ),
     ] = False,
+    batching: Annotated[
+        str,
+        typer.Option(
+            help="How planned requests share forwards: ragged, bucketed, padded.",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = "ragged",
+    cost_table: Annotated[
+        Path | None,
+        typer.Option(
+            help="By recguide profile, for policies.",
+            show_default="found in the user's cache, or assumed",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = None,
+    value_table: Annotated[
+        Path | None,
+        typer.Option(
+            help="By recguide calibrate, for policies.",
+            show_default="found in the user's cache, or published statistics",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = None,
 ) -> LoadOptions:
-    """The options that say how a model is loaded."""
-    chosen = None if adapter == "none" else adapter
+    """The options that say how a model is loaded and how its forwards are planned."""
     return LoadOptions(
-        chosen, device, dtype, revision, load_format, max_model_len, kv_cache_tokens, prefix_cache, exact
+        adapter=None if adapter == "none" else adapter,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        load_format=load_format,
+        max_model_len=max_model_len,
+        kv_cache_tokens=kv_cache_tokens,
+        prefix_cache=prefix_cache,
+        exact=exact,
+        batching=batching,
+        cost_table=cost_table,
+        value_table=value_table,
     )
 
 
@@ -174,8 +210,21 @@ def sampling(
     block_size: Annotated[
         int | None,
         typer.Option(
-            help="Slots drafted and verified together; 16 if left out.", rich_help_panel=_SPECULATION
+            help="Slots drafted and verified together.",
+            show_default="the policy's choice, 16 for other methods than recguide",
+            rich_help_panel=_SPECULATION,
         ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="Who chooses blocks and branches: price, paper, fixed (the recipe), fixed-16 ..., ar.",
+            show_default="price",
+            rich_help_panel=_SPECULATION,
+        ),
+    ] = None,
+    max_block_size: Annotated[
+        int | None, typer.Option(help="No block is larger.", rich_help_panel=_SPECULATION)
     ] = None,
     threshold: Annotated[
         float | None,
@@ -207,6 +256,8 @@ def sampling(
         structure=_structure(json_schema, regex),
         method=method,
         block_size=block_size,
+        policy=policy,
+        max_block_size=max_block_size,
         threshold=threshold,
     )
 

@@ -30,8 +30,11 @@ def steps_after(plan: Sequence[Scheduled], docket: Docket) -> list[Scheduled] | 
     foreseen: list[Scheduled] = []
     for scheduled, place in zip(plan, docket.places, strict=True):
         request = scheduled.request
-        plain = place >= 0 and scheduled.layout.phase is Phase.VERIFY and not request.method.drafts
-        if not plain or request.params.stop or request.remaining < 2:
+        layout = scheduled.layout
+        plain = place >= 0 and layout.phase is Phase.VERIFY and len(layout.rows) == len(layout.block) == 1
+        # What a method does next is laid out by its draft; a policy is asked.
+        goes_on = request.policy is not None or not request.method.drafts
+        if not (plain and goes_on and layout.draft is None) or request.params.stop or request.remaining < 2:
             return None
         foreseen.append(Scheduled(request, rows.step(len(foreseen), request.cached + 1, UNKNOWN)))
     return foreseen

@@ -138,6 +138,9 @@ def _origins(done: Advanced) -> list[Origin]:
 def _count(request: Request, verdict: Verdict, kept: int) -> None:
     """Adds a forward to the statistics; `kept` of its tokens were returned."""
     stats, layout = request.stats, verdict.layout
+    if layout.branches and layout.draft is None:
+        stats.continued += 1
+        stats.begun += verdict.reused is not None and request.finish_reason is None
     if layout.phase is Phase.PREFILL:
         stats.prefill_forwards += 1
         return
@@ -147,7 +150,7 @@ def _count(request: Request, verdict: Verdict, kept: int) -> None:
         return
     stats.untrimmed += verdict.acceptance
     stats.blocks[len(layout.block)] += 1
-    if len(layout.block) == 1 or not request.method.verifies:
+    if layout.draft is None or not request.method.verifies:
         return
     matched = min(verdict.acceptance - 1, kept)
     stats.acceptance[kept] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from itertools import count
 from time import monotonic
 
 from recguide.core import (
+    MAX_BLOCK,
     MAX_SEED,
     Backbone,
     Chunk,
@@ -31,16 +33,21 @@ from recguide.engine.errors import (
     is_lack_of_memory,
 )
 from recguide.engine.flight import Flight, Forward, Landed
+from recguide.engine.flown import Flown, Landing
 from recguide.engine.judging import Judge
 from recguide.engine.observing import Observer, Watch
 from recguide.engine.picking import Unpickable
-from recguide.engine.plan import lay_out
+from recguide.engine.plan import Turn, lay_out
+from recguide.engine.planning import Planner, observe, remember
 from recguide.engine.request import Request, Sampling
 from recguide.engine.rounds import Decision
 from recguide.engine.runner import Ready
 from recguide.engine.scheduler import Scheduled, Scheduler, kv_tokens
 from recguide.engine.start import start
+from recguide.engine.tables import Identity, Policies
 from recguide.engine.text import Decode, TextStream, UndecodableTokens
+from recguide.engine.tracing import Tracer, trace_header
+from recguide.guidance.history import History
 from recguide.kv.prefix_tree import PrefixTree
 from recguide.kv.tables import BlockTable
 from recguide.speculation.edits import edits_logits, stop_tokens
@@ -50,6 +57,8 @@ from recguide.speculation.methods import Method, check_parameters, method_named
 from recguide.speculation.picks import validate
 from recguide.speculation.rows import Layout, Phase
 from recguide.speculation.slots import Picker
+
+_LOG = logging.getLogger(__name__)
 
 
 class Engine:
@@ -61,6 +70,7 @@ class Engine:
         config: how requests share a forward, the KV cache and the device.
         picker: picks on the device; None is the one that belongs there.
         grammars: compiles structures; None refuses them.
+        identity: the model, as tables of costs and values name it; without it none is found.
 
     Attributes:
         runner: runs rows.
@@ -75,6 +85,7 @@ class Engine:
         config: EngineConfig,
         picker: Picker | None = None,
         grammars: Grammars | None = None,
+        identity: Identity | None = None,
     ) -> None:
         self.vocabulary = backbone.vocabulary
         self.config = config
@@ -98,7 +109,18 @@ class Engine:
         self.fault: EngineFault | None = None
         self._flight: Flight | None = None
         self._ahead: Ready | None = None
+        identity = identity or Identity()
+        self._policies = Policies(config, self.runner, identity)
+        self._planner = Planner(self._policies.named, config.batching, self._rows, config.max_batch_tokens)
+        self._flown = Flown()
+        self._tracer = (
+            None
+            if config.trace is None
+            else Tracer(config.trace, trace_header(config, self._policies.conditions))
+        )
+        self._tracing = True
         self._arrivals = count()
+        _LOG.info("%s", self._policies.active(drafts=self.vocabulary.mask is not None))
 
     @property
     def limit(self) -> int:
@@ -137,8 +159,11 @@ class Engine:
         if self.fault is not None:
             raise self.fault
         method = self.method_for(params)
-        block = (params.block_size or self.config.block_size) if method.drafts else 1
+        policy = self._policies.chosen(params, method)
+        largest = params.max_block_size or MAX_BLOCK
+        block = self._policies.block(params, method, policy)
         self._check(prompt, params, method, block)
+        traced = self._tracer is not None and self._tracer.on and self._tracing and method.verifies
         seed = params.seed if params.seed is not None else _fresh_seed(params)
         seeds = [choice_seed(seed, choice) for choice in range(params.n)]
         known = tuple(prompt)
@@ -156,6 +181,10 @@ class Engine:
                 stops=stop_tokens(params, self.vocabulary),
                 by_logits=edits_logits(params) or filters(params) or bool(params.logprobs),
                 matcher=self._matcher(prompt, params),
+                policy=policy,
+                largest=largest,
+                history=History() if policy is not None or traced else None,
+                traced=traced,
             )
             for choice, own in enumerate(seeds)
         ]
@@ -197,32 +226,37 @@ class Engine:
         decisions = None if flight is None else self._land(flight)
         if flight is None or decisions is None:
             return []
-        done: list[Advanced] = []
+        flown, done = self._flown.landing, list[Advanced]()
         emitted: list[tuple[Request, Chunk]] = []
         for scheduled, decision in zip(flight.plan, decisions, strict=True):
-            self._advance(scheduled.request, decision, done)
+            self._advance(scheduled.request, decision, done, flown)
         if self._flight is None:
             self._launch()
         for advanced in done:
             self._publish(advanced, emitted)
+        observe(flown.planned, {advanced.request: advanced.verdict for advanced in done})
         self._look_ahead()
-        self._watch.tell(flight, done)
+        self._watch.tell(flight, done, flown.planned)
+        if self._tracer is not None:
+            self._tracer.write(idle=not self.busy)
         return emitted
 
     def _launch(self) -> None:
         """Starts a forward of all that is ready; where memory lacks, without what took most of it."""
-        while plan := self._scheduler.schedule(self._plan):
+        while plan := self._scheduler.schedule(self._planner):
             try:
                 self._flight = self.runner.launch(plan)
             except (MemoryError, RuntimeError) as error:
                 self._give_up_largest(plan, error)
             else:
+                self._flown.launched(self._planner.planned)
                 return
 
     def _land(self, flight: Flight) -> list[Decision | None] | None:
         """What a forward decided; None if there was no memory for it, and nothing has changed."""
         try:
             landed = flight.land()
+            self._flown.landed()
             self._flight = self._go_ahead(landed)
             return self._judge.decide(flight, landed)
         except (MemoryError, RuntimeError) as error:
@@ -241,7 +275,9 @@ class Engine:
         if self._flight is None or not self.runner.has_graphs:
             return
         plan = steps_after(self._flight.plan, self._flight.docket)
-        if plan is not None and self._scheduler.is_all(plan) and self._scheduler.reserve(plan):
+        if plan is None or not self._scheduler.is_all(plan):
+            return
+        if self._planner.foresee(plan) and self._scheduler.reserve(plan):
             self._ahead = self.runner.ready(plan)
 
     def _go_ahead(self, landed: Landed) -> Flight | None:
@@ -253,15 +289,23 @@ class Engine:
         if tokens is None:
             return None
         ahead.inputs.set_tokens(tokens)
-        return self.runner.go(ahead)
+        flight = self.runner.go(ahead)
+        self._planner.adopt()
+        self._flown.launched(self._planner.planned)
+        return flight
 
-    def _advance(self, request: Request, decision: Decision | None, done: list[Advanced]) -> None:
+    def _advance(
+        self, request: Request, decision: Decision | None, done: list[Advanced], flown: Landing
+    ) -> None:
         """What the next layout depends on."""
         if decision is None or request.finish_reason is not None:
             return
         if isinstance(decision, Unpickable):
             self._fail(request, decision)
             return
+        if self._tracer is not None:
+            self._tracer.note(request, decision, flown.planned.price, flown.ms)
+        remember(request, decision)
         try:
             done.append(advance(request, decision))
         except UndecodableTokens as error:
@@ -336,9 +380,14 @@ class Engine:
             request.error, request.finish_reason = fault, FinishReason.ABORT
         return fault
 
-    def _plan(self, request: Request, index: int, chunk: int) -> Layout:
+    def _rows(self, request: Request, index: int, chunk: int, turn: Turn | None) -> Layout:
         return lay_out(
-            request, index, self.vocabulary.mask, chunk, diffusion_adapter=self._backbone.diffusion_adapter
+            request,
+            index,
+            self.vocabulary.mask,
+            chunk,
+            diffusion_adapter=self._backbone.diffusion_adapter,
+            turn=turn,
         )
 
     def method_for(self, params: SamplingParams) -> Method:
@@ -363,6 +412,20 @@ class Engine:
                 "structure", "this model has no tokenizer files to match text with; leave it out"
             )
         return self._grammars.matcher(params.structure, prompt)
+
+    @contextmanager
+    def untraced(self) -> Generator[None, None, None]:
+        """Warm-up: what is added meanwhile enters no trace."""
+        self._tracing, before = False, self._tracing
+        try:
+            yield
+        finally:
+            self._tracing = before
+
+    def close(self) -> None:
+        """Ends the trace, if there is one."""
+        if self._tracer is not None:
+            self._tracer.close()
 
     def _check(self, prompt: Sequence[int], params: SamplingParams, method: Method, block: int) -> None:
         check_parameters(method, params)

@@ -114,8 +114,8 @@ class _Said:
 
     def __init__(self, output: StepOutput, judged: int) -> None:
         tokens, candidates, bad = output.integers.tolist()
-        p1, p2, _, self._logprobs = output.reals.tolist()
-        self._answers = Answers(tokens, p1, p2, candidates)
+        p1, p2, entropies, self._logprobs = output.reals.tolist()
+        self._answers = Answers(tokens, p1, p2, candidates, entropies)
         self._bad: list[int] | None = bad if any(bad) else None
         self._settled = [
             Settled._make((*verdict[:VERDICT], verdict[VERDICT:]))

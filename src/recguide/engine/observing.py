@@ -7,6 +7,7 @@ from time import perf_counter, time
 
 from recguide.engine.commit import Advanced
 from recguide.engine.flight import Flight
+from recguide.engine.planning import Planned
 from recguide.engine.reports import RoundReport, StepReport
 from recguide.engine.scheduler import Scheduler
 from recguide.kv.pages import PagePool
@@ -48,8 +49,8 @@ class Watch:
         if self.observer is not None:
             self._since = perf_counter()
 
-    def tell(self, flight: Flight, done: Sequence[Advanced]) -> None:
-        """Reports the step that ended; `done` is what became of its requests."""
+    def tell(self, flight: Flight, done: Sequence[Advanced], planned: Planned) -> None:
+        """Reports the step that ended: `planned` so, and `done` is what became of its requests."""
         if self.observer is None:
             return
         since, self._since = self._since, perf_counter()
@@ -72,8 +73,8 @@ class Watch:
                 pages_cached=self._pool.cached_pages,
                 pages=self._pool.pages,
                 preempted=self._preemptions - preemptions,
-                price=0.0,
-                rate=0.0,
+                price=planned.price,
+                rate=planned.rate,
                 rounds=_rounds(done),
             )
         )
@@ -106,11 +107,11 @@ def _rounds(done: Sequence[Advanced]) -> tuple[RoundReport, ...]:
         rounds.append(
             RoundReport(
                 request.arrival,
-                slots,
+                slots if layout.draft is None else len(layout.draft.tokens),
                 slots,
                 verdict.acceptance,
                 advanced.kept,
-                None if slots == 1 else advanced.drafted_by or DRAFT,
+                None if layout.draft is None else advanced.drafted_by or DRAFT,
                 tuple([branch.kind for branch in branches]) if branches else (),
                 None if covered is None else covered.kind,
                 None if reused is None else reused.kind,

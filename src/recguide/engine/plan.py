@@ -2,23 +2,56 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from recguide.engine.request import Request
+from recguide.guidance.view import Head
 from recguide.speculation import rows
-from recguide.speculation.rows import Layout
+from recguide.speculation.rows import Branch, BranchKind, Continued, Draft, Layout
 
 
-def lay_out(request: Request, index: int, mask: int | None, chunk: int, *, diffusion_adapter: bool) -> Layout:
+class Turn(NamedTuple):
+    """A request's share of a policy's plan for one step; see `guidance.view.Plan`.
+
+    Attributes:
+        block: slots of the draft that starts, 0 for none.
+        verified: slots of the causal row; 1 without a draft in hand is an AR step.
+        branches: (slot, head, block) of each.
+        width: slots that every row is padded to; 0 for none.
+    """
+
+    block: int
+    verified: int
+    branches: tuple[tuple[int, int, int], ...] = ()
+    width: int = 0
+
+
+def lay_out(
+    request: Request,
+    index: int,
+    mask: int | None,
+    chunk: int,
+    *,
+    diffusion_adapter: bool,
+    turn: Turn | None = None,
+) -> Layout:
     """The request's rows for the next forward; `index` is its place in the batch.
 
     At most `chunk` tokens are prefilled. A verified block is never longer than what may still be emitted, so
     nothing is drafted past the cap; block diffusion keeps whole blocks, since their length shapes its text.
+
+    Args:
+        turn: what a policy planned; None goes by the request's method and block size.
     """
     if request.cached < request.prefill_end:
         end = min(request.cached + chunk, request.prefill_end)
         picks = end == request.prefill_end and not request.emitted and request.remaining > 0
         scored = min(end, len(request.prompt) - 1) - request.cached if request.is_scoring else 0
+        then = _continued(turn, mask) if picks and not scored else None
         tokens = request.known(request.cached, end)
-        return rows.prefill(index, request.cached, tokens, picks=picks, scored=scored)
+        return rows.prefill(index, request.cached, tokens, picks=picks, scored=scored, then=then)
+    if turn is not None and mask is not None:
+        return _planned(request, index, mask, turn)
 
     block = min(request.block, request.remaining) if request.method.verifies else request.block
     if mask is None or block < 2 or not request.method.drafts:
@@ -29,4 +62,38 @@ def lay_out(request: Request, index: int, mask: int | None, chunk: int, *, diffu
     if draft.masked:
         return rows.draft(index, request.cached, draft, adapter=adapter)
     branches = rows.fit_branches(request.method.branches(draft), request.block, request.remaining)
-    return rows.verify(index, request.cached, draft.tokens, branches, mask=mask, adapter=adapter)
+    return rows.verify(index, request.cached, draft.tokens, branches, mask=mask, adapter=adapter, draft=draft)
+
+
+def _planned(request: Request, index: int, mask: int, turn: Turn) -> Layout:
+    layout = _rows_of(request, index, mask, turn)
+    if not turn.width:
+        return layout
+    spare = turn.width * len(layout.rows) - layout.query_tokens
+    return layout.padded(rows.padding(index, request.cached, spare))
+
+
+def _rows_of(request: Request, index: int, mask: int, turn: Turn) -> Layout:
+    draft, cached = request.draft, request.cached
+    if draft is not None:
+        branches = [_branch(draft, *branch) for branch in turn.branches]
+        return rows.verify(
+            index, cached, draft.tokens[: turn.verified], branches, mask=mask, adapter=True, draft=draft
+        )
+    if turn.block:
+        return rows.draft(index, cached, rows.blank_draft(request.seed_token, turn.block, mask), adapter=True)
+    return rows.step(index, cached, request.seed_token, _continued(turn, mask))
+
+
+def _continued(turn: Turn | None, mask: int | None) -> Continued | None:
+    """The continuation that a turn puts beside an AR step or the end of a prefill."""
+    if turn is None or mask is None or not turn.branches:
+        return None
+    ((_, _, block),) = turn.branches
+    return Continued(block, mask, adapter=True)
+
+
+def _branch(draft: Draft, slot: int, head: int, block: int) -> Branch:
+    if head == Head.CONTINUATION:
+        return Branch(BranchKind.CONTINUATION, slot, block)
+    return Branch(BranchKind.CORRECTION, slot, block, draft.candidates[slot])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from recguide.core import (
+    MAX_BLOCK,
     Chunk,
     Completion,
     FinishReason,
@@ -18,6 +19,7 @@ from recguide.core import (
     TokenLogprobs,
 )
 from recguide.engine.text import TextStream
+from recguide.guidance.history import History
 from recguide.kv.tables import BlockTable
 from recguide.speculation.grammar import Matcher
 from recguide.speculation.methods import Method
@@ -39,11 +41,16 @@ class Request:
         arrival: order of arrival; a smaller number is older.
         choice: which of the prompt's n choices this is.
         params: sampling parameters with the sampling seed resolved.
-        block: B, slots of a full block.
+        block: B, slots of a full block; where a policy chooses, the most that it has planned last.
         sampling: what a picker is told: sampling seed and temperature.
         stops: token ids that end it.
         matcher: what its structure allows; None without one.
         by_logits: whether its picks take more than a picker is told: edits, filters, the likeliest tokens.
+        policy: name of the policy that chooses its blocks and branches; None goes by method and block.
+        largest: slots of any block at most.
+        history: what its verified rounds say, kept where a policy or a trace asks for it.
+        traced: whether a trace takes its rounds down; warm-up is none of them.
+        waited: forwards in a row that batching has left it out of.
         cached: committed length, tokens whose KV later rows may read.
         error: why it was aborted, if the model failed it.
         inbox: chunks that whoever reads this request has not taken yet.
@@ -62,6 +69,11 @@ class Request:
     stops: tuple[int, ...]
     by_logits: bool
     matcher: Matcher | None = None
+    policy: str | None = None
+    largest: int = MAX_BLOCK
+    history: History | None = None
+    traced: bool = False
+    waited: int = 0
     cached: int = 0
     draft: Draft | None = None
     emitted: list[int] = field(default_factory=list[int])

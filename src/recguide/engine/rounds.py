@@ -32,6 +32,8 @@ class Verdict:
         covered: the branch at the outcome's slot.
         reused: the branch whose draft is used.
         draft: the draft in hand afterwards.
+        entropies: the verifier's at its causally valid decisions, in nats: up to and with the first mismatch,
+            or without the bonus after a full block; for an AR step its only one.
     """
 
     layout: Layout
@@ -43,6 +45,7 @@ class Verdict:
     covered: Branch | None = None
     reused: Branch | None = None
     draft: Draft | None = None
+    entropies: Sequence[float] = ()
 
 
 Decision = Verdict | Unpickable
@@ -57,10 +60,12 @@ class Answers:
     p1: list[float]
     p2: list[float]
     candidates: list[int]
+    entropies: list[float]
 
     @staticmethod
     def of(picks: Picks) -> Answers:
-        return Answers(picks.tokens.tolist(), picks.p1.tolist(), picks.p2.tolist(), picks.candidates.tolist())
+        columns = (picks.tokens, picks.p1, picks.p2, picks.candidates, picks.entropy)
+        return Answers(*(column.tolist() for column in columns))
 
 
 class Settled(NamedTuple):
@@ -198,4 +203,5 @@ def _verdict(layout: Layout, spans: Sequence[slice], settled: Settled, answers: 
         covered=layout.branches[settled.covered] if settled.covered >= 0 else None,
         reused=reused,
         draft=draft,
+        entropies=answers.entropies[spans[0]][: min(settled.acceptance, max(1, len(layout.block) - 1))],
     )

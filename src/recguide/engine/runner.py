@@ -258,7 +258,9 @@ def adapter_uses(backbone: Backbone) -> tuple[AdapterUse, ...]:
 
 
 def _rows_and_tables(plan: Sequence[Scheduled]) -> tuple[list[Row], list[NDArray[np.int32]]]:
+    # Padding comes last and wants nothing, so that logits stand where the rows that are read say.
     rows = [row for scheduled in plan for row in scheduled.layout.rows]
+    rows += [row for scheduled in plan for row in scheduled.layout.padding]
     return rows, [scheduled.request.table.array for scheduled in plan]
 
 

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Protocol
 
 from recguide.engine.request import Request
 from recguide.kv.pages import OutOfPages, PagePool
 from recguide.kv.prefix_tree import PrefixTree
 from recguide.speculation.rows import Layout
 
-Planner = Callable[[Request, int, int], Layout]
-"""(request, its index in the batch, prefill tokens at most) → its rows."""
+
+class Planner(Protocol):
+    """Says what requests do in the next forward."""
+
+    def begin(self, decoding: Sequence[Request], prefill: Sequence[tuple[Request, int]], room: int) -> None:
+        """A forward is laid out.
+
+        Args:
+            decoding: those that decode in it, as far as there is room.
+            prefill: those that prefill beside them, and the tokens of each if decoding takes few.
+            room: tokens that decoding may take.
+        """
+        ...
+
+    def __call__(self, request: Request, index: int, chunk: int) -> Layout | None:
+        """A request's rows, given its index in the batch and prefill tokens at most.
+
+        None if it is decoding and sits this forward out.
+        """
+        ...
+
 
 PREFILL_SHARE = 4
 """Prefill gets at least this part (one in so many) of a forward's tokens, however many requests decode."""
@@ -116,8 +136,11 @@ class Scheduler:
         for request in self.running:
             (prefilling if request.cached < request.prefill_end else decoding).append(request)
         rest = self._max_batch_tokens
-        if not (prefilling and self._prefill_first):
-            rest -= self._decode(decoding, _prefill_share(prefilling, rest), plan, planner)
+        if prefilling and self._prefill_first:
+            decoding = []
+        room = rest - _prefill_share(prefilling, rest)
+        planner.begin(decoding, list(_chunks(prefilling, max(rest - room, rest - len(decoding)))), room)
+        rest -= self._decode(decoding, room, plan, planner)
         self._prefill_first = bool(prefilling) and rest <= 0
         scored = 0
         for request, tokens in _chunks(prefilling, rest):
@@ -126,7 +149,9 @@ class Scheduler:
                 if tokens < 1:
                     continue
                 scored += tokens
-            plan.append(Scheduled(request, planner(request, len(plan), tokens)))
+            layout = planner(request, len(plan), tokens)
+            assert layout is not None, "only who decodes may sit out"
+            plan.append(Scheduled(request, layout))
         return plan
 
     def is_all(self, plan: Sequence[Scheduled]) -> bool:
@@ -145,9 +170,9 @@ class Scheduler:
 
     # --- tokens ---------------------------------------------------------------------------------------------
 
-    def _decode(self, decoding: list[Request], kept: int, plan: list[Scheduled], planner: Planner) -> int:
-        """Adds what fits of the decoding requests, leaving `kept` tokens; returns the tokens taken."""
-        room, taken = self._max_batch_tokens - kept, 0
+    def _decode(self, decoding: list[Request], room: int, plan: list[Scheduled], planner: Planner) -> int:
+        """Adds what fits of the decoding requests into so many tokens; returns the tokens taken."""
+        taken = 0
         passed_over: list[Request] = []
         start = len(plan)
         for request in self._in_turn(decoding):
@@ -155,6 +180,8 @@ class Scheduler:
                 passed_over.append(request)
                 continue
             layout = planner(request, len(plan), 0)
+            if layout is None:
+                continue
             tokens = layout.query_tokens
             if plan and taken + tokens > room:
                 passed_over.append(request)

@@ -45,7 +45,7 @@ def start(
             tokens=config.max_batch_tokens,
             requests=config.max_running,
             length=most_length,
-            block=max(32, config.block_size),
+            block=max(32, config.block_size or 0),
             stops=len(backbone.vocabulary.eos) + 4,
         )
 

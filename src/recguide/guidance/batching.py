@@ -33,9 +33,13 @@ def bucketed(view: View, plan: Plan, waited: Ints) -> tuple[Ints, int]:
 def padded(view: View, plan: Plan, waited: Ints) -> tuple[Ints, int]:
     """Everyone, each row as long as the longest: what an engine without ragged rows does."""
     del waited
-    widest = int(np.maximum(plan.block, plan.verified).max(initial=0))
-    widest = max(widest, int(plan.branches.block.max(initial=0)))
-    return np.arange(len(view)), view.tokens + widest * (len(view) + len(plan.branches.block))
+    return np.arange(len(view)), view.tokens + width(plan) * (len(view) + len(plan.branches.block))
+
+
+def width(plan: Plan) -> int:
+    """Slots of the longest row."""
+    longest = int(np.maximum(plan.block, plan.verified).max(initial=0))
+    return max(longest, int(plan.branches.block.max(initial=0)))
 
 
 BATCHINGS = {"ragged": ragged, "bucketed": bucketed, "padded": padded}

@@ -43,7 +43,18 @@ def policy_named(name: str, table: ValueTable, clock: Clock) -> Policy:
         return Fixed()
     if name == "ar":
         return Fixed(1)
+    return Fixed(_constant(name))
+
+
+def check_policy(name: str) -> None:
+    """Raises ParameterError for a name not among POLICIES."""
+    if name not in ("price", "paper", "fixed", "ar"):
+        Fixed(_constant(name))
+
+
+def _constant(name: str) -> int:
+    """B of `fixed-B`."""
     constant = re.fullmatch(r"fixed-(\d{1,3})", name)
     if constant is None:
         raise ParameterError("policy", f"{name!r} is not one of {', '.join(POLICIES)}")
-    return Fixed(int(constant[1]))
+    return int(constant[1])

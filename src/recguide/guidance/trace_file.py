@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import Any, TypeGuard
 
 import zstandard
 
@@ -16,18 +18,81 @@ from recguide.guidance.records import RoundRecord
 
 FORMAT = "recguide-trace-1"
 
+FLUSH_S = 1.0
+"""Rounds reach the file within that many seconds, as long as others come."""
+
 
 class MalformedTrace(RecGuideError):  # noqa: N818 - it names what was found
     """A file that is no trace; names the file and what is wrong with it."""
 
 
+class TraceWriter:
+    """Writes a trace as rounds come; what was flushed can be read at once.
+
+    Args:
+        file: replaced if it exists.
+        header: policy and provenance.
+
+    Raises OSError, as all methods do, if the file cannot be written.
+    """
+
+    def __init__(self, file: Path, header: Mapping[str, object]) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._file = file.open("wb")
+        self._packed = zstandard.ZstdCompressor().stream_writer(self._file)
+        self._ends = weakref.finalize(self, _end, self._packed)
+        self._flushed = monotonic()
+        self._line({"format": FORMAT, **header})
+        self.flush()
+
+    def add(self, record: RoundRecord) -> None:
+        self._line({name: _short(getattr(record, name)) for name in RoundRecord.__slots__})
+        if monotonic() - self._flushed > FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Brings all rounds so far into the file."""
+        self._packed.flush(zstandard.FLUSH_BLOCK)
+        self._flushed = monotonic()
+
+    def close(self) -> None:
+        """Ends the file; nothing may follow."""
+        self._ends.detach()
+        _end(self._packed)
+
+    def abandon(self) -> None:
+        """Leaves the file as it is."""
+        self._ends.detach()
+        with suppress(OSError):
+            self._file.close()
+
+    def _line(self, content: Mapping[str, object]) -> None:
+        self._packed.write(json.dumps(content).encode() + b"\n")
+
+
+def _end(packed: zstandard.ZstdCompressionWriter) -> None:
+    """Ends the compressed stream and closes its file."""
+    packed.close()
+
+
+def _short(value: object) -> object:
+    """Numbers as short as readers need them: margins and entropies are no better than single precision."""
+    if isinstance(value, float):
+        return round(value, 6)
+    return [round(item, 6) for item in value] if _numbers(value) else value
+
+
+def _numbers(value: object) -> TypeGuard[tuple[float, ...]]:
+    items: Sequence[object] = value if isinstance(value, tuple) else ()
+    return bool(items) and isinstance(items[0], float)
+
+
 def write_trace(file: Path, header: Mapping[str, object], records: Iterable[RoundRecord]) -> None:
     """`header`: policy and provenance."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with zstandard.open(file, "wt", encoding="utf-8") as stream:
-        stream.write(json.dumps({"format": FORMAT, **header}) + "\n")
-        for record in records:
-            stream.write(json.dumps(asdict(record)) + "\n")
+    writer = TraceWriter(file, header)
+    for record in records:
+        writer.add(record)
+    writer.close()
 
 
 def read_trace(file: Path) -> tuple[dict[str, Any], list[RoundRecord]]:

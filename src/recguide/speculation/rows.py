@@ -98,6 +98,8 @@ class Layout:
         scored: the causal row's first wanted slots that pick nothing: the token that follows is known, and
             only its log-probability is asked for.
         branches: the branches, in the order of their rows.
+        draft: the draft that the block is a part or all of; None for an AR step.
+        padding: rows that nobody reads, to be computed all the same.
     """
 
     phase: Phase
@@ -105,10 +107,15 @@ class Layout:
     block: tuple[int, ...] = ()
     branches: tuple[Branch, ...] = ()
     scored: int = 0
+    draft: Draft | None = None
+    padding: tuple[Row, ...] = ()
 
     @property
     def query_tokens(self) -> int:
-        return sum([len(row.tokens) for row in self.rows])
+        return sum([len(row.tokens) for row in self.rows]) + sum([len(row.tokens) for row in self.padding])
+
+    def padded(self, padding: tuple[Row, ...]) -> Layout:
+        return replace(self, padding=padding)
 
     @property
     def picking(self) -> Layout:
@@ -120,14 +127,43 @@ class Layout:
         return replace(self, rows=(causal, *others), scored=0)
 
 
-def prefill(request: int, prefix: int, tokens: Sequence[int], *, picks: bool, scored: int = 0) -> Layout:
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A continuation beside a row that emits one token and verifies none: the same tokens as a draft.
+
+    Attributes:
+        block: slots.
+        mask: id of the mask token.
+        adapter: whether it runs the draft adapter.
+    """
+
+    block: int
+    mask: int
+    adapter: bool
+
+    def beside(self, causal: Row) -> tuple[Branch, Row]:
+        """The branch, at slot 1 of the one-token block that the causal row ends with, and its row."""
+        branch = Branch(BranchKind.CONTINUATION, 1, self.block)
+        return branch, _branch_row(causal, len(causal.tokens), branch, self.mask, self.adapter)
+
+
+def prefill(
+    request: int,
+    prefix: int,
+    tokens: Sequence[int],
+    *,
+    picks: bool,
+    scored: int = 0,
+    then: Continued | None = None,
+) -> Layout:
     """A chunk of known tokens; with `picks` its last slot emits the request's next token.
 
     The tokens behind its first `scored` slots are known, and their log-probabilities are asked for.
     """
     wanted = (*_slots(0, scored), *((len(tokens) - 1,) if picks else ()))
     row = Row(request, prefix, tuple(tokens), causal=True, wanted=wanted)
-    return Layout(Phase.PREFILL, (row,), block=row.tokens[-1:] if picks else (), scored=scored)
+    layout = _emitting(Phase.PREFILL, row, row.tokens[-1:] if picks else (), then if picks else None)
+    return replace(layout, scored=scored) if scored else layout
 
 
 def draft(request: int, prefix: int, drafting: Draft, *, adapter: bool) -> Layout:
@@ -145,32 +181,54 @@ def draft(request: int, prefix: int, drafting: Draft, *, adapter: bool) -> Layou
 
 
 def verify(
-    request: int, prefix: int, block: Sequence[int], branches: Sequence[Branch], *, mask: int, adapter: bool
+    request: int,
+    prefix: int,
+    block: Sequence[int],
+    branches: Sequence[Branch],
+    *,
+    mask: int,
+    adapter: bool,
+    draft: Draft | None = None,
 ) -> Layout:
-    """A block in one causal row, and beside it a draft row for every branch."""
+    """A block in one causal row, and beside it a draft row for every branch.
+
+    `block` may be the beginning of `draft`: what is not verified now is never emitted from it.
+    """
     causal = Row(request, prefix, tuple(block), causal=True, wanted=_slots(0, len(block)))
-    rows = [_branch_row(request, prefix, branch, mask, adapter) for branch in branches]
-    return Layout(Phase.VERIFY, (causal, *rows), causal.tokens, tuple(branches))
+    rows = [_branch_row(causal, branch.slot, branch, mask, adapter) for branch in branches]
+    return Layout(Phase.VERIFY, (causal, *rows), causal.tokens, tuple(branches), draft=draft)
 
 
-def step(request: int, prefix: int, seed: int) -> Layout:
+def step(request: int, prefix: int, seed: int, then: Continued | None = None) -> Layout:
     """An AR step: a block of the seed alone."""
     causal = Row(request, prefix, (seed,), causal=True, wanted=(0,))
-    return Layout(Phase.VERIFY, (causal,), causal.tokens)
+    return _emitting(Phase.VERIFY, causal, causal.tokens, then)
 
 
-def _branch_row(request: int, prefix: int, branch: Branch, mask: int, adapter: bool) -> Row:
+def padding(request: int, prefix: int, tokens: int) -> tuple[Row, ...]:
+    """A row that costs what so many tokens cost a backbone, and of which nothing is wanted."""
+    return (Row(request, prefix, (0,) * tokens, causal=False),) if tokens else ()
+
+
+def _emitting(phase: Phase, causal: Row, block: tuple[int, ...], then: Continued | None) -> Layout:
+    if then is None:
+        return Layout(phase, (causal,), block)
+    branch, row = then.beside(causal)
+    return Layout(phase, (causal, row), block, (branch,))
+
+
+def _branch_row(causal: Row, stem: int, branch: Branch, mask: int, adapter: bool) -> Row:
     """A branch sees the stem, the block's slots before its own, through the causal row of its forward."""
     known = () if branch.head is None else (branch.head,)
     masked = _slots(len(known), branch.block)
     # The verifier's token will stand in slot 0 of kind ANY, so nothing is picked there.
     wanted = _slots(1, branch.block) if branch.kind is BranchKind.ANY else masked
     return Row(
-        request,
-        prefix,
+        causal.request,
+        causal.prefix,
         (*known, *(mask,) * len(masked)),
         causal=False,
-        stem=branch.slot,
+        stem=stem,
         adapter=adapter,
         masked=masked,
         wanted=wanted,

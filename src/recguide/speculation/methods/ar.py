@@ -2,4 +2,4 @@
 
 from recguide.speculation.methods.method import Method
 
-AR = Method("ar", drafts=False, refuses=frozenset({"threshold", "block_size"}))
+AR = Method("ar", drafts=False, refuses=frozenset({"threshold", "block_size", "policy", "max_block_size"}))

@@ -1,0 +1,35 @@
+"""What was planned for the forwards on their way, and how long each took."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import NamedTuple
+
+from recguide.engine.planning import Planned
+
+
+class Landing(NamedTuple):
+    """A forward that has landed: what was planned for it, and its milliseconds as the host saw them."""
+
+    planned: Planned
+    ms: float
+
+
+class Flown:
+    """One forward is on its way at a time.
+
+    Attributes:
+        landing: the last one that has landed.
+    """
+
+    def __init__(self) -> None:
+        self.landing = Landing(Planned(), 0.0)
+        self._planned = Planned()
+        self._since = 0.0
+
+    def launched(self, planned: Planned) -> None:
+        self._planned, self._since = planned, perf_counter()
+
+    def landed(self) -> None:
+        """To be told before the next is launched."""
+        self.landing = Landing(self._planned, 1e3 * (perf_counter() - self._since))

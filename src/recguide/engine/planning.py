@@ -1,0 +1,340 @@
+"""Asks policies what the next forward is, and tells them what came of it (architecture §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from recguide.core import MAX_BLOCK
+from recguide.engine.plan import Turn
+from recguide.engine.request import Request
+from recguide.engine.rounds import Verdict
+from recguide.engine.scheduler import Scheduled
+from recguide.guidance.arrays import Bools, Floats, Ints
+from recguide.guidance.batching import batching_named, width
+from recguide.guidance.policy import Policy
+from recguide.guidance.view import Branches, Head, Outcome, Plan, View
+from recguide.speculation.rows import BranchKind, Layout, Phase
+
+CORRECTIONS = 15
+"""Of a request in a forward at most: with a continuation that is what the device has room for."""
+
+Rows = Callable[[Request, int, int, Turn | None], Layout]
+"""(request, its index in the batch, prefill tokens at most, what was planned) → its rows."""
+
+
+class _Given(NamedTuple):
+    """N, M and X of rows that no policy chooses."""
+
+    tokens: int = 0
+    prefix_tokens: int = 0
+    pairs: int = 0
+
+    def and_(self, tokens: int, prefix: int) -> _Given:
+        return _Given(self.tokens + tokens, self.prefix_tokens + prefix, self.pairs + tokens * prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What one policy saw and planned; `requests` [R] are the view's."""
+
+    policy: Policy
+    requests: list[Request]
+    view: View
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One step of all policies.
+
+    Attributes:
+        decided: by each policy that some request has.
+        turns: of the requests that may run.
+        price, rate: μ and ρ, 0 where no policy prices.
+    """
+
+    decided: Sequence[Decided] = ()
+    turns: dict[Request, Turn] = field(default_factory=dict[Request, Turn])
+    price: float = 0.0
+    rate: float = 0.0
+
+
+class Planner:
+    """A scheduler's planner.
+
+    Args:
+        policy: by its name.
+        batching: how requests that policies plan for share forwards.
+        rows: lays a request out.
+        most: query tokens of a forward at most.
+
+    Attributes:
+        planned: what was decided last.
+    """
+
+    def __init__(self, policy: Callable[[str], Policy], batching: str, rows: Rows, most: int) -> None:
+        self.planned = Planned()
+        self._policy = policy
+        self._batching, self._pads = batching_named(batching), batching == "padded"
+        self._rows = rows
+        self._most = most
+        self._foreseen: tuple[Planned, list[Request], list[int]] | None = None
+
+    # --- a scheduler's planner ------------------------------------------------------------------------------
+
+    def begin(self, decoding: Sequence[Request], prefill: Sequence[tuple[Request, int]], room: int) -> None:
+        foreseen, self._foreseen = self._foreseen, None
+        chosen, given = _chosen(decoding, prefill)
+        if foreseen is not None and not given.tokens and _came_true(*foreseen[1:], chosen):
+            self.planned = foreseen[0]
+        else:
+            self.planned = self._decide(chosen, given, room) if chosen else Planned()
+        for request in chosen:
+            request.waited = 0 if request in self.planned.turns else request.waited + 1
+
+    def __call__(self, request: Request, index: int, chunk: int) -> Layout | None:
+        turn = self.planned.turns.get(request)
+        if turn is None and request.policy is not None and request.cached >= request.prefill_end:
+            return None
+        return self._rows(request, index, chunk, turn)
+
+    # --- one step ahead -------------------------------------------------------------------------------------
+
+    def foresee(self, steps: Sequence[Scheduled]) -> bool:
+        """Plans for what follows plain steps before their outcome is known; true if it is plain steps again.
+
+        Histories lack one step's entropy then, and nothing else.
+        """
+        requests = [scheduled.request for scheduled in steps]
+        chosen = [request for request in requests if request.policy is not None]
+        self._foreseen = None
+        if not chosen:
+            return True
+        others = [request.cached + 1 for request in requests if request.policy is None]
+        given = _Given(len(others), sum(others), sum(others))
+        planned = self._decide(chosen, given, self._most, ahead=True)
+        self._foreseen = planned, chosen, [request.cached + 1 for request in chosen]
+        turns = planned.turns.values()
+        return len(turns) == len(chosen) and all(turn.verified == 1 and not turn.branches for turn in turns)
+
+    def adopt(self) -> None:
+        """What was foreseen runs."""
+        self.planned = Planned() if self._foreseen is None else self._foreseen[0]
+        self._foreseen = None
+
+    # --- deciding -------------------------------------------------------------------------------------------
+
+    def _decide(self, chosen: Sequence[Request], given: _Given, room: int, *, ahead: bool = False) -> Planned:
+        """`room`: tokens that decoding may take; prefill gives way to that."""
+        most = given.tokens + room
+        decided: list[Decided] = []
+        turns: dict[Request, Turn] = {}
+        for name, requests in _by_policy(chosen).items():
+            policy = self._policy(name)
+            view = _view(requests, given, most, ahead=ahead)
+            plan = fitted(policy.decide(view), np.array([request.largest for request in requests]))
+            decided.append(Decided(policy, requests, view, plan))
+            waited = np.array([request.waited for request in requests])
+            run, tokens = self._batching(view, plan, waited)
+            _take_turns(turns, requests, plan, run.tolist(), width(plan) if self._pads else 0)
+            read = view.prefix[run]
+            given = _Given(
+                tokens,
+                given.prefix_tokens + int(read.sum()),
+                given.pairs + int((read * plan.query_tokens[run]).sum()),
+            )
+        plans = [each.plan for each in decided if each.plan.rate]
+        price, rate = (plans[0].price, plans[0].rate) if plans else (0.0, 0.0)
+        return Planned(decided, turns, price, rate)
+
+
+def fitted(plan: Plan, largest: Ints) -> Plan:
+    """The same with no block beyond a request's largest [R], and no more corrections than there is room."""
+    branches = plan.branches
+    crowded = len(branches.request) > CORRECTIONS and np.bincount(branches.request).max() > CORRECTIONS
+    if not crowded and (largest == MAX_BLOCK).all():
+        return plan
+    block = np.minimum(plan.block, largest)
+    none = (plan.block > 0) & (block < 2)
+    short = np.minimum(branches.block, largest[branches.request])
+    kept = (short >= 2) & (_place(branches) < CORRECTIONS)
+    return replace(
+        plan,
+        block=np.where(none, 0, block),
+        verified=np.where(none, 1, plan.verified),
+        branches=replace(branches, block=short).only(kept),
+    )
+
+
+def _place(branches: Branches) -> Ints:
+    """[K] how many branches of its request stand before each; 0 for a continuation, which is never one
+    too many."""
+    first = np.searchsorted(branches.request, branches.request)
+    place = np.arange(len(first)) - first
+    return np.where(branches.head == Head.CONTINUATION, 0, place)
+
+
+def _chosen(
+    decoding: Sequence[Request], prefill: Sequence[tuple[Request, int]]
+) -> tuple[list[Request], _Given]:
+    """Requests that policies plan for, and what the others bring.
+
+    A request whose prefill ends in this forward is among them: its last token emits, so it is like the seed
+    of an AR step.
+    """
+    chosen: list[Request] = []
+    given = _Given()
+    for request in decoding:
+        if request.policy is not None:
+            chosen.append(request)
+        else:
+            tokens = len(request.draft.tokens) if request.draft is not None else request.block
+            given = given.and_(tokens, request.cached)
+    for request, tokens in prefill:
+        opens = _opens(request, tokens)
+        given = given.and_(tokens - opens, request.cached)
+        if opens:
+            chosen.append(request)
+    return chosen, given
+
+
+def _opens(request: Request, tokens: int) -> bool:
+    """Whether so many tokens end a prefill that a continuation may stand beside."""
+    ends = request.cached + tokens == request.prefill_end and not request.emitted
+    return ends and request.policy is not None and request.remaining > 0 and not request.is_scoring
+
+
+def _by_policy(requests: Sequence[Request]) -> dict[str, list[Request]]:
+    groups: dict[str, list[Request]] = {}
+    for request in requests:
+        assert request.policy is not None, "only requests with a policy are chosen"
+        groups.setdefault(request.policy, []).append(request)
+    return groups
+
+
+def _view(requests: Sequence[Request], given: _Given, most: int, *, ahead: bool) -> View:
+    """What a policy sees; `ahead` as if each had taken a plain step more."""
+    histories = [request.history for request in requests if request.history is not None]
+    drafts = [() if request.draft is None else request.draft.margins for request in requests]
+    facts = np.array(
+        [
+            (len(draft), history.previous, history.full, history.idle, request.prefill_end, request.remaining)
+            for request, history, draft in zip(requests, histories, drafts, strict=True)
+        ],
+        np.int64,
+    ).T
+    draft, previous, full, idle, prefix, remaining = facts
+    if ahead:
+        previous, full = np.ones_like(previous), np.zeros_like(full)
+        idle, prefix, remaining = idle + 1, prefix + 1, remaining - 1
+    return View(
+        draft=draft,
+        margins=_margins(drafts, draft),
+        signals=np.array([history.signals for history in histories], np.float64),
+        previous=previous,
+        full=full > 0,
+        idle=idle,
+        prefix=prefix,
+        remaining=remaining,
+        tokens=given.tokens,
+        prefix_tokens=given.prefix_tokens,
+        pairs=given.pairs,
+        most=most,
+    )
+
+
+def _margins(drafts: Sequence[Sequence[float]], lengths: Ints) -> Floats:
+    """[R, W], 0 beyond each."""
+    margins = np.zeros((len(drafts), max(1, int(lengths.max(initial=0)))))
+    there: Bools = np.arange(margins.shape[1]) < lengths[:, None]
+    margins[there] = np.fromiter(chain.from_iterable(drafts), np.float64, int(lengths.sum()))
+    return margins
+
+
+def _take_turns(
+    turns: dict[Request, Turn], requests: Sequence[Request], plan: Plan, run: Sequence[int], padded_to: int
+) -> None:
+    """Adds the turns of those that run, and says how much room they need."""
+    branches = plan.branches
+    columns = (branches.request, branches.slot, branches.head, branches.block)
+    of: dict[int, list[tuple[int, int, int]]] = {}
+    for row, slot, head, block in zip(*(column.tolist() for column in columns), strict=True):
+        of.setdefault(row, []).append((slot, head, block))
+    blocks, verified = plan.block.tolist(), plan.verified.tolist()
+    for row in run:
+        request, mine = requests[row], of.get(row)
+        if mine is None:
+            turns[request] = Turn(blocks[row], verified[row], (), padded_to)
+            longest = max(blocks[row], verified[row])
+        else:
+            turns[request] = Turn(blocks[row], verified[row], tuple(mine), padded_to)
+            longest = max(verified[row], *[block for _, _, block in mine])
+        # It may be passed over, and then the draft in hand is verified another time.
+        request.block = longest if request.draft is None else max(longest, len(request.draft.tokens))
+
+
+def _came_true(requests: Sequence[Request], cached: Sequence[int], chosen: Sequence[Request]) -> bool:
+    """Whether these are the requests that were foreseen, a plain step later."""
+    return list(chosen) == list(requests) and all(
+        request.cached == length and request.draft is None
+        for request, length in zip(requests, cached, strict=True)
+    )
+
+
+# --- what came of it ----------------------------------------------------------------------------------------
+
+
+def remember(request: Request, verdict: Verdict) -> None:
+    """Tells the request's history of a verified round."""
+    if request.history is not None and verdict.layout.phase is Phase.VERIFY:
+        request.history.add(len(verdict.layout.block), verdict.acceptance, verdict.entropies)
+
+
+def observe(planned: Planned, verdicts: dict[Request, Verdict]) -> None:
+    """Tells policies what came of their plans, of those requests that ran as planned."""
+    for decided in planned.decided:
+        rows = [row for row, request in enumerate(decided.requests) if _as_planned(verdicts.get(request))]
+        if not rows:
+            continue
+        found = [(request, verdicts[request]) for request in map(decided.requests.__getitem__, rows)]
+        outcome = Outcome(
+            acceptance=np.array([verdict.acceptance for _, verdict in found], np.int64),
+            rank=np.array([rank(verdict) for _, verdict in found], np.int64),
+            head=np.array([head(request, verdict) for request, verdict in found], np.int64),
+        )
+        view, plan = decided.view, decided.plan
+        if len(rows) < len(decided.requests):
+            chosen = np.array(rows, np.int64)
+            view, plan = view.only(chosen), plan.only(chosen)
+        decided.policy.observe(view, plan, outcome)
+
+
+def _as_planned(verdict: Verdict | None) -> bool:
+    """A prefill without a continuation is none of a policy's plans."""
+    if verdict is None:
+        return False
+    return verdict.layout.phase is not Phase.PREFILL or bool(verdict.layout.branches)
+
+
+def rank(verdict: Verdict) -> int:
+    """As in guidance.view.Outcome: one candidate is known of each drafted slot."""
+    draft, slot = verdict.layout.draft, verdict.acceptance
+    if draft is None or slot >= len(draft.tokens) or len(verdict.tokens) < slot:
+        return 0
+    return int(draft.candidates[slot] == verdict.tokens[slot - 1])
+
+
+def head(request: Request, verdict: Verdict) -> int:
+    """As in guidance.view.Outcome, before or after the verdict is applied; nothing is said of an end."""
+    covered = verdict.covered
+    if covered is None or covered.kind is not BranchKind.CONTINUATION:
+        return -1
+    if verdict.reused is not None:
+        return 1
+    ends = verdict.stopped or request.finish_reason is not None or len(verdict.tokens) == request.remaining
+    return -1 if ends else 0
