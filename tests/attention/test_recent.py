@@ -69,7 +69,7 @@ def test_stems_that_move_within_a_block_take_no_new_list(monkeypatch):
     monkeypatch.setattr(recent, "work_list", lambda *args: made.append(args) or work_list(*args))
     made, known = [], RecentWork()
     for stem in range(1, 5):
-        known.work_list(columns([(0, 0, True, 4), (0, stem, False, 2)], [8]), TILING)
+        known.work_list(columns([(0, 0, True, 4), (0, stem, False, 2)], [6]), TILING)
     assert len(made) == 1
 
 

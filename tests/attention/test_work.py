@@ -90,7 +90,7 @@ def test_every_key_that_a_token_sees_is_met_once_by_every_head(case, tiling):
         tokens = order[query : query + items[0][work.TOKENS]]
         met[tokens, head] += 1
         cached, draft, draft_end = items[0][work.CACHED : work.DRAFT_END + 1]
-        blocks = -(-cached // tiling.keys) + -(-(draft_end - draft) // tiling.keys)
+        blocks = int(tiling.blocks(np.array(cached), np.array(draft_end - draft)))
         ends = [0, *(item[work.END] for item in items)]
         assert [item[work.BEGIN] for item in items] == ends[:-1]
         assert ends[-1] == blocks

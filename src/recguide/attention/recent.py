@@ -13,7 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recguide.attention.work import CACHED, OPEN, QUERY, SEEN, TOKEN, TOKENS, RowColumns, Tiling, work_list
+from recguide.attention.work import (
+    CACHED,
+    DRAFT,
+    DRAFT_END,
+    OPEN,
+    QUERY,
+    SEEN,
+    TOKEN,
+    TOKENS,
+    RowColumns,
+    Tiling,
+    work_list,
+)
 
 Ints = NDArray[np.int32]
 Index = NDArray[np.intp]
@@ -29,7 +41,7 @@ class _Known:
     Attributes:
         row, ahead: [N], of each token of `order` its row, and the keys that it sees beyond prefix and stem.
         queries: [tiles], where each tile begins in `order`.
-        blocks: of each tile, blocks of cached keys that its tokens see.
+        flying: of each tile, keys in flight among which its tokens see some; `blocks`: of all keys.
         tile: of each row of `work` its tile; the number of tiles where the row is no item.
     """
 
@@ -38,6 +50,7 @@ class _Known:
     row: Index
     ahead: Ints
     queries: Index
+    flying: Ints
     blocks: bytes
     tile: Index
 
@@ -67,13 +80,17 @@ def _remembered(order: Ints, work: Ints, rows: RowColumns, tiling: Tiling) -> _K
     queries, tile_of_item = np.unique(work[is_item, QUERY], return_inverse=True)
     tile = np.full(len(work), len(queries))
     tile[is_item] = tile_of_item
+    flying = np.zeros(len(queries), np.int32)
+    flying[tile_of_item] = work[is_item, DRAFT_END] - work[is_item, DRAFT]
+    blocks = tiling.blocks(np.maximum.reduceat(order[:, SEEN], queries), flying)
     return _Known(
         order=order,
         work=work,
         row=row,
         ahead=order[:, SEEN] - (rows.prefix + rows.stem)[row],
         queries=queries.astype(np.intp),
-        blocks=_blocks(np.maximum.reduceat(order[:, SEEN], queries), tiling),
+        flying=flying,
+        blocks=blocks.tobytes(),
         tile=tile,
     )
 
@@ -84,15 +101,10 @@ def _moved(known: _Known, rows: RowColumns, tiling: Tiling) -> bool:
     seen += known.ahead
     ends = np.zeros((2, len(known.queries) + 1), np.int32)
     np.maximum.reduceat(seen, known.queries, out=ends[0, :-1])
-    if _blocks(ends[0, :-1], tiling) != known.blocks:
+    if tiling.blocks(ends[0, :-1], known.flying).tobytes() != known.blocks:
         return False
     np.minimum.reduceat(seen, known.queries, out=ends[1, :-1])
     known.order[:, SEEN] = seen
     known.work[:, CACHED] = ends[0].take(known.tile)
     known.work[:, OPEN] = ends[1].take(known.tile)
     return True
-
-
-def _blocks(cached: Ints, tiling: Tiling) -> bytes:
-    """Of each tile its blocks of cached keys, as bytes, which compare at once."""
-    return (-(-cached // tiling.keys)).tobytes()

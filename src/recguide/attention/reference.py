@@ -164,7 +164,8 @@ class _Group:
         """The same of q [n, kv_heads, share, dim] and keys [kv_heads, keys, dim] as two products."""
         tokens, kv_heads, share, dim = q.shape
         flat = q.transpose(0, 1).reshape(kv_heads, tokens * share, dim)
-        scores = torch.bmm(flat, keys.transpose(1, 2)).mul_(dim**-0.5)
+        # Times beta = 0: only a factor is wanted.
+        scores = torch.baddbmm(flat[:, :1, :1], flat, keys.transpose(1, 2), beta=0, alpha=dim**-0.5)
         if self.mask is not None:
             scores.view(kv_heads, tokens, share, -1).add_(self.mask[:, None])
         out = torch.bmm(scores.softmax(-1), values)

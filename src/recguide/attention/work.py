@@ -34,7 +34,7 @@ CACHED, DRAFT, DRAFT_END = range(4, 7)
 OPEN = 7
 """Item: cached keys that all tokens of the tile see."""
 BEGIN, END = 8, 9
-"""Item: its blocks among those of the tile, cached ones first; a block holds keys of one kind."""
+"""Item: its blocks among the tile's, cached keys first; in exact mode a block holds keys of one kind."""
 PARTIAL, HOME, RESULTS = range(10, 13)
 """Item: row of the workspace where its results go (exact mode: a block's after another's, unless the item
 begins with block 0), and of its tile: first such row, and results. PARTIAL is -1 for a whole tile."""
@@ -91,6 +91,12 @@ class Tiling:
     def tokens(self) -> int:
         """Tokens of a tile, at most."""
         return self.rows // self.share
+
+    def blocks(self, cached: Ints, flying: Ints) -> Ints:
+        """Of tiles the blocks of so many cached keys and keys in flight."""
+        if self.exact:
+            return -(-cached // self.keys) - -flying // self.keys
+        return -(-(cached + flying) // self.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +180,9 @@ def _tiles_of_one(rows: RowColumns, tiling: Tiling) -> tuple[Ints, _Tiles]:
         _tile_of_one(spans, query, min(query + tiling.tokens, at), request)
         for query in range(0, at, tiling.tokens)
     ]
-    blocks = [
-        -(-tile[CACHED] // tiling.keys) - (tile[DRAFT] - tile[DRAFT_END]) // tiling.keys for tile in tiles
-    ]
     items = np.zeros((len(tiles), FIELDS), np.int32)
     items[:, : OPEN + 1] = tiles
-    return order, _Tiles(items, np.array(blocks, np.int32))
+    return order, _Tiles(items, tiling.blocks(items[:, CACHED], items[:, DRAFT_END] - items[:, DRAFT]))
 
 
 def _tile_of_one(spans: list[tuple[int, int, bool, int]], query: int, end: int, request: int) -> list[int]:
@@ -219,12 +222,9 @@ def _tiles(packed: RowColumns, tiling: Tiling) -> tuple[Ints, _Tiles]:
     seen = order[:, SEEN]
     items[:, CACHED] = cached = np.maximum.reduceat(seen, query)
     items[:, OPEN] = np.minimum.reduceat(seen, query)
-    blocks = -(-cached // tiling.keys)
     if not rows.causal.all():
-        draft, draft_end = _in_flight(rows, at, index, query)
-        items[:, DRAFT], items[:, DRAFT_END] = draft, draft_end
-        blocks -= (draft - draft_end) // tiling.keys
-    return order, _Tiles(items, blocks)
+        items[:, DRAFT], items[:, DRAFT_END] = _in_flight(rows, at, index, query)
+    return order, _Tiles(items, tiling.blocks(cached, items[:, DRAFT_END] - items[:, DRAFT]))
 
 
 def _ordered(

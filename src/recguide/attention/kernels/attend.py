@@ -212,24 +212,24 @@ def _item(
             _store_partial(mix_ptr, peak_ptr, total_ptr, results, there, peak, total, mix, ROWS, DIM)
 
     # The others, few: at the end of the cached keys, then in flight. Keys are gathered one by one.
+    in_flight_from = cached_blocks * KEYS if EXACT else cached
     for block in tl.range(tl.maximum(begin, plain), end, num_stages=1):
-        is_cached = block < cached_blocks
         key = block * KEYS + near
-        flying = draft + (block - cached_blocks) * KEYS + near
-        in_cache = is_cached & (key < cached)
-        in_flight = (is_cached == 0) & (flying < draft_end)
+        flying = draft + key - in_flight_from
+        in_cache = key < cached
+        in_flight = (key >= in_flight_from) & (flying < draft_end)
         page = tl.load(table_ptr + key // PAGE, mask=in_cache, other=0).to(tl.int64)
         other = tl.load(order_ptr + flying * 3 + TOKEN, mask=in_flight, other=0).to(tl.int64)
         other_row = tl.load(order_ptr + flying * 3 + OWN, mask=in_flight, other=-2)
         cache_at = ((page * PAGE + key % PAGE) * KV_HEADS + head) * DIM
         flight_at = other * WIDTH + (KV_HEADS * SHARE + head) * DIM
-        k_ptr = tl.where(is_cached, keys_ptr + cache_at, qkv_ptr + flight_at)
-        v_ptr = tl.where(is_cached, values_ptr + cache_at, qkv_ptr + flight_at + KV_HEADS * DIM)
+        k_ptr = tl.where(in_cache, keys_ptr + cache_at, qkv_ptr + flight_at)
+        v_ptr = tl.where(in_cache, values_ptr + cache_at, qkv_ptr + flight_at + KV_HEADS * DIM)
         held = (in_cache | in_flight)[:, None]
         k = tl.load(k_ptr[:, None] + dim[None], mask=held, other=0.0)
         v = tl.load(v_ptr[:, None] + dim[None], mask=held, other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-        visible = tl.where(is_cached, key[None] < seen[:, None], other_row[None] == own_row[:, None])
+        visible = tl.where(in_cache[None], key[None] < seen[:, None], other_row[None] == own_row[:, None])
         scores = tl.where(visible, scores, float("-inf"))
         peak, total, mix = _block(scores, v, peak, total, mix, SCALE, EXACT, apart)
         if apart:
