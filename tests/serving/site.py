@@ -46,9 +46,10 @@ def app_of(llm: LLM, **settings):
     return create_app(LocalEngine(llm.engine, facts), ServerSettings(**settings), llm.tokenizer)
 
 
-def fake_app(engine: Engine, **settings):
+def fake_app(engine: Engine, tokenizer: FakeTokenizer | None = None, **settings):
     """The application over a scripted model."""
-    return create_app(LocalEngine(engine, fake_facts(engine)), ServerSettings(**settings), FakeTokenizer())
+    local = LocalEngine(engine, fake_facts(engine))
+    return create_app(local, ServerSettings(**settings), tokenizer or FakeTokenizer())
 
 
 def fake_facts(engine: Engine) -> Facts:
@@ -132,6 +133,8 @@ class Told:
         self.deltas: dict[int, list[str]] = {}
         self.token_ids: dict[int, list[int]] = {}
         self.logprobs: dict[int, int] = {}
+        self.reasoning: dict[int, str] = {}
+        self.calls: dict[int, list[dict]] = {}
         self.usage = None
         self.metrics = None
         roles: set[int] = set()
@@ -147,6 +150,8 @@ class Told:
                     assert ("role" in choice["delta"]) is (index not in roles)
                     roles.add(index)
                 said = choice["delta"].get("content", "") if chat else choice["text"]
+                if chat:
+                    self._hear(index, choice["delta"])
                 self.deltas.setdefault(index, []).append(said)
                 self.text[index] = self.text.get(index, "") + said
                 self.token_ids.setdefault(index, []).extend(choice.get("token_ids", []))
@@ -156,3 +161,11 @@ class Told:
                 if choice["finish_reason"] is not None:
                     self.finish[index] = choice["finish_reason"]
         assert set(self.finish) == set(self.text), "every choice has one finish reason"
+
+    def _hear(self, index: int, delta: dict) -> None:
+        if "reasoning_content" in delta:
+            self.reasoning[index] = self.reasoning.get(index, "") + delta["reasoning_content"]
+        for call in delta.get("tool_calls", []):
+            calls = self.calls.setdefault(index, [])
+            assert call.pop("index") == len(calls)
+            calls.append(call)

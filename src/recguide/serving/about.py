@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from recguide.core import ParameterError
 from recguide.serving.bodies import StrictRoute
-from recguide.serving.chat import prompt_ids
+from recguide.serving.conversation import prompt_ids
 from recguide.serving.documents import ANSWERS
 from recguide.serving.errors import ApiError, api_error, refusal
 from recguide.serving.replies import Detokenized, Health, Tokenized, Version, json_response

@@ -23,8 +23,9 @@ from recguide.serving.events import (
     while_connected,
 )
 from recguide.serving.following import Followed
-from recguide.serving.replies import Usage, json_response, usage
+from recguide.serving.replies import Usage, json_response
 from recguide.serving.service import Service
+from recguide.serving.usage import usage_of
 
 
 class Words(Protocol):
@@ -133,5 +134,4 @@ class Answering:
         )
 
     def _usage(self, done: Sequence[Completion]) -> Usage:
-        prompts = sum(len(prompt) for prompt, _ in self._job.asks)
-        return usage(prompts, sum(len(completion.token_ids) for completion in done))
+        return usage_of([prompt for prompt, _ in self._job.asks], done, self._service.facts.think)

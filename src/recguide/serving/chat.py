@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from recguide.core import Chunk, Completion, ParameterError, TokenLogprobs
+from recguide.core import (
+    Chunk,
+    Completion,
+    FinishReason,
+    ParameterError,
+    TokenLogprobs,
+    opens_thinking,
+)
 from recguide.serving.answering import Answering, Job
 from recguide.serving.bodies import StrictRoute
+from recguide.serving.conversation import prompt_ids
 from recguide.serving.documents import ANSWERS
 from recguide.serving.errors import api_error
+from recguide.serving.hearing import Hearing, Said
 from recguide.serving.logprobs import chat_logprobs
 from recguide.serving.parameters import (
     TIMEOUT_HEADER,
@@ -32,14 +41,17 @@ from recguide.serving.replies import (
     ChatCompletionChunk,
     ChatLogprobs,
     Delta,
+    Function,
     Message,
+    ToolCall,
+    UnsetType,
     Usage,
     fresh_id,
     now,
 )
-from recguide.serving.requests import ChatRequest, Turn
+from recguide.serving.requests import ChatRequest
 from recguide.serving.service import Service, service_of
-from recguide.serving.tokens import Coder
+from recguide.serving.tools import Call, ToolPlan, plan_tools
 
 ROUTE = "/v1/chat/completions"
 
@@ -56,63 +68,71 @@ async def chat(body: ChatRequest, request: Request) -> Response:
     deadline = deadline_of((body.timeout, request.headers.get(TIMEOUT_HEADER)), service.settings.timeout_s)
     logprobs = chat_logprobs_wanted(body)
     most, field = chat_max_tokens(body)
-    prompt = await prompt_ids(service.coder, body.messages, body.chat_template_kwargs or {})
+    tools = _tool_plan(service, body)
+    prompt = await prompt_ids(service.coder, body.messages, body.chat_template_kwargs or {}, tools)
     names = chat_names(body, field)
     facts = service.facts
     fitting = output_tokens(
         most, len(prompt), facts.max_model_len, field=field, spare=spare_tokens(body, facts.method)
     )
-    params = sampling_params(body, max_tokens=fitting, logprobs=logprobs, names=names)
+    params = sampling_params(
+        body,
+        max_tokens=fitting,
+        logprobs=logprobs,
+        names=names,
+        structure=None if tools is None else tools.structure,
+        stop=() if tools is None else tools.stop,
+    )
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     job = Job(ROUTE, [(prompt, params)], deadline, names, arrived, bool(body.stream), include_usage)
-    return await Answering(service, request, job, ChatWords(service, model, body, prompt)).respond()
+    return await Answering(service, request, job, ChatWords(service, model, body, prompt, tools)).respond()
 
 
-async def prompt_ids(
-    coder: Coder, messages: Sequence[Turn], template_arguments: Mapping[str, Any]
-) -> list[int]:
-    """Token ids of a conversation; ApiError if the template refuses it."""
+def _tool_plan(service: Service, body: ChatRequest) -> ToolPlan | None:
+    parallel = body.parallel_tool_calls is not False
     try:
-        return await coder.chat([_turn(turn) for turn in messages], template_arguments)
+        return plan_tools(
+            body.tools or (), body.tool_choice, service.coder.tokenizer.chat_template, parallel=parallel
+        )
     except ParameterError as error:
         raise api_error(error, {}) from error
-
-
-def _turn(turn: Turn) -> dict[str, Any]:
-    """A turn as templates know it: one text, and no role that only OpenAI has."""
-    fields = turn.model_dump(exclude_none=True)
-    if isinstance(turn.content, list):
-        fields["content"] = "\n".join(part.text for part in turn.content)
-    if turn.role == "developer":
-        fields["role"] = "system"
-    return fields
 
 
 class ChatWords:
     """Says chat completions."""
 
-    def __init__(self, service: Service, model: str, body: ChatRequest, prompt: Sequence[int]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        model: str,
+        body: ChatRequest,
+        prompt: Sequence[int],
+        tools: ToolPlan | None,
+    ) -> None:
         self._coder = service.coder
         self._model = model
         self._fingerprint = service.facts.fingerprint
         self._body = body
         self._prompt = prompt
         self._id, self._created = fresh_id("chatcmpl"), now()
-        self._begun: set[int] = set()
+        self._opened = opens_thinking(prompt, service.facts.think)
+        self._tools = tools
+        self._hearings: dict[int, Hearing] = {}
 
     def part(self, prompt: int, chunk: Chunk) -> ChatCompletionChunk | None:
         del prompt  # there is one
-        first, done, body = chunk.index not in self._begun, chunk.completion, self._body
-        if not (
-            first or chunk.text or done or chunk.logprobs or body.return_token_ids or body.return_origins
-        ):
+        first, done, body = chunk.index not in self._hearings, chunk.completion, self._body
+        opening = not self._hearings
+        hearing = self._hearings.setdefault(chunk.index, self._hearing())
+        before = hearing.calls
+        said = hearing.hear(chunk.text, last=done is not None)
+        by_token = body.logprobs or body.return_token_ids or body.return_origins
+        if not (first or said or done or by_token):
             return None
-        opening = first and not self._begun
-        self._begun.add(chunk.index)
         choice = ChatChunkChoice(
             index=chunk.index,
-            delta=_delta(chunk.text, first=first),
-            finish_reason=None if done is None else done.finish_reason.value,
+            delta=_delta(said, before, first=first),
+            finish_reason=None if done is None else _finish_reason(done, hearing),
             stop_reason=UNSET if done is None else done.stop_reason,
             logprobs=self._logprobs(chunk.token_ids, chunk.logprobs),
             token_ids=list(chunk.token_ids) if body.return_token_ids else UNSET,
@@ -137,16 +157,24 @@ class ChatWords:
         )
 
     def _choice(self, done: Completion) -> ChatChoice:
-        body = self._body
+        body, hearing = self._body, self._hearing()
+        said = hearing.hear(done.text, last=True)
         return ChatChoice(
             index=done.index,
-            message=Message(done.text),
-            finish_reason=done.finish_reason.value,
+            message=Message(
+                None if said.calls and not said.content else said.content,
+                reasoning_content=said.reasoning or UNSET,
+                tool_calls=[_tool_call(call) for call in said.calls] or UNSET,
+            ),
+            finish_reason=_finish_reason(done, hearing),
             stop_reason=done.stop_reason,
             logprobs=self._logprobs(done.token_ids, done.logprobs),
             token_ids=list(done.token_ids) if body.return_token_ids else UNSET,
             origins=[origin.value for origin in done.origins] if body.return_origins else UNSET,
         )
+
+    def _hearing(self) -> Hearing:
+        return Hearing(opened=self._opened, parser=None if self._tools is None else self._tools.parser())
 
     def _logprobs(self, ids: Sequence[int], entries: Sequence[TokenLogprobs] | None) -> ChatLogprobs | None:
         return None if entries is None else chat_logprobs(ids, entries, self._coder.named)
@@ -172,7 +200,21 @@ class ChatWords:
         )
 
 
-def _delta(text: str, *, first: bool) -> Delta:
-    if first:
-        return Delta(role="assistant", content=text)
-    return Delta(content=text) if text else Delta()
+def _delta(said: Said, calls_before: int, *, first: bool) -> Delta:
+    calls = [_tool_call(call, calls_before + at) for at, call in enumerate(said.calls)]
+    return Delta(
+        role="assistant" if first else UNSET,
+        content=said.content if said.content or (first and not calls) else UNSET,
+        reasoning_content=said.reasoning or UNSET,
+        tool_calls=calls or UNSET,
+    )
+
+
+def _tool_call(call: Call, index: int | UnsetType = UNSET) -> ToolCall:
+    return ToolCall(call.id, Function(call.name, call.arguments), index=index)
+
+
+def _finish_reason(done: Completion, hearing: Hearing) -> str:
+    """Who calls a tool stops to hear what it says."""
+    stopped = done.finish_reason is FinishReason.STOP
+    return "tool_calls" if stopped and hearing.calls else done.finish_reason.value

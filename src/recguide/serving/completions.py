@@ -31,11 +31,11 @@ from recguide.serving.replies import (
     fresh_id,
     json_response,
     now,
-    usage,
 )
 from recguide.serving.requests import CompletionRequest
 from recguide.serving.service import Service, service_of
 from recguide.serving.tokens import Coder
+from recguide.serving.usage import usage_of
 
 ROUTE = "/v1/completions"
 
@@ -154,7 +154,7 @@ class TextWords:
             for prompt, echo in enumerate(self._echoes)
             for choice in range(self._n)
         ]
-        return self._answer(choices, usage(sum(map(len, self._prompts)), 0))
+        return self._answer(choices, usage_of(self._prompts, (), None))
 
     def _choice(self, index: int, done: Completion) -> TextChoice:
         prompt = index // self._n

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from recguide.core import MAX_BLOCK, ParameterError, SamplingParams, Structure
@@ -30,7 +30,6 @@ SAME = (
     "presence_penalty",
     "seed",
     "min_tokens",
-    "stop",
     "stop_token_ids",
     "ignore_eos",
     "n",
@@ -57,8 +56,9 @@ def sampling_params(
     names: Mapping[str, str],
     prompt_logprobs: int | None = None,
     structure: Structure | None = None,
+    stop: Sequence[str] = (),
 ) -> SamplingParams:
-    """The parameters of one prompt; `structure` is a form that more than the request's own fields ask for.
+    """The parameters of one prompt; `structure` and `stop` are what its tools ask for.
 
     Raises ApiError for the first field that cannot be honoured."""
     given: dict[str, Any] = {name: getattr(body, name) for name in SAME}
@@ -68,11 +68,22 @@ def sampling_params(
     given |= {"max_tokens": max_tokens, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
     given |= _speculation(body.speculation)
     try:
-        given["structure"] = structure or structure_of(body)
+        given["structure"] = _one_of(structure, structure_of(body), structure_field(body))
+        given["stop"] = (*_listed(body.stop), *stop)
         return SamplingParams(**{name: value for name, value in given.items() if value is not None})
     except ParameterError as error:
         message = str(error).removeprefix(f"{error.parameter}: ")
         raise refusal(names.get(error.parameter, error.parameter), message) from error
+
+
+def _one_of(of_tools: Structure | None, own: Structure | None, field: str) -> Structure | None:
+    if of_tools is not None and own is not None:
+        raise refusal(field, "cannot be kept where tool_choice asks for a call; leave one of them out")
+    return of_tools or own
+
+
+def _listed(stop: str | Sequence[str] | None) -> Sequence[str]:
+    return [stop] if isinstance(stop, str) else stop or ()
 
 
 def _biases(given: Mapping[str, float]) -> dict[int, float]:

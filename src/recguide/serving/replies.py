@@ -11,10 +11,20 @@ from fastapi import Response
 from msgspec import UNSET, UnsetType
 
 
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -34,17 +44,33 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
     content: list[TokenLogprob]
 
 
+class Function(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """In a stream it comes whole, with its index."""
+
+    id: str
+    function: Function
+    type: str = "function"
+    index: int | UnsetType = UNSET
+
+
 class Message(msgspec.Struct, frozen=True):
     content: str | None
     role: str = "assistant"
     refusal: None = None
     reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, frozen=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,10 +173,6 @@ class Health(msgspec.Struct, frozen=True):
 
 class Version(msgspec.Struct, frozen=True):
     version: str
-
-
-def usage(prompt_tokens: int, completion_tokens: int) -> Usage:
-    return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
 
 
 def fresh_id(prefix: str) -> str:

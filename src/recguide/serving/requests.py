@@ -113,9 +113,9 @@ class ChatRequest(Generate):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="For the model's chat template.")
-    tools: Refused = None
-    tool_choice: Literal["none"] | None = None
-    parallel_tool_calls: Refused = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = Field(None, description="none, auto, required, or one tool.")
+    parallel_tool_calls: bool | None = Field(None, description="Whether there may be several calls.")
     functions: Refused = None
     function_call: Refused = None
     modalities: list[Literal["text"]] | None = None
