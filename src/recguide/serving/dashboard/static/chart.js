@@ -71,7 +71,7 @@ export class Chart {
       width: this.canvas.clientWidth,
       height: HEIGHT,
       legend: { show: false },
-      padding: [8, 4, 0, 0],
+      padding: [8, 22, 0, 0],
       cursor: { sync: { key: together.key }, y: false, points: { size: 7 }, drag: { x: false, y: false } },
       scales: {
         x: { time: true, range: () => this.range() },

@@ -21,14 +21,14 @@ function blockShare(low, high) {
 /** The numbers at the top: [name, explanation, frames of the last seconds → text, → small print]. */
 export const TILES = [
   { name: "Throughput", unit: "tokens/s", read: (f) => f.tokens, text: (v) => number(v, v < 10 ? 1 : 0) },
-  { name: "Load", unit: "requests decoding", read: (f) => f.running, text: (v) => number(v, 0), now: true,
+  { name: "Load", unit: "decoding", read: (f) => f.running, text: (v) => number(v, 0), now: true,
     more: (f) => `${number(f.waiting, 0)} waiting` },
   { name: "Acceptance", unit: "tokens a round", read: (f) => f.acceptance, text: (v) => number(v, 2) },
   { name: "TPF", unit: "tokens a forward", read: (f) => f.tpf, text: (v) => number(v, 2) },
-  { name: "Reuse", unit: "of drafts come from branches", read: (f) => f.reuse, text: percent },
+  { name: "Reuse", unit: "of drafts, by branches", read: (f) => f.reuse, text: percent },
   { name: "Price", unit: "tokens a query token", read: (f) => f.price, text: (v) => number(v, 3) },
   { name: "KV cache", unit: "in use", read: (f) => f.kv_used, text: percent, now: true,
-    more: (f) => `${percent(f.kv_cached)} kept for prefixes` },
+    more: (f) => `${percent(f.kv_cached)} prefixes` },
 ];
 
 /**

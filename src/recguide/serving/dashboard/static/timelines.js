@@ -145,7 +145,8 @@ export class Timelines {
     const atEnd = bars.scrollLeft + bars.clientWidth >= bars.scrollWidth - 8;
     bars.setAttribute("aria-label", `The last ${rows.length} rounds; mean acceptance ` +
       number(mean(rows.map((row) => row[ACCEPTANCE])), 2));
-    bars.replaceChildren(...rows.map((row, i) => bar(row, first + i)));
+    const longest = Math.max(...rows.map((row) => row[BLOCK]));
+    bars.replaceChildren(...rows.map((row, i) => bar(row, first + i, longest)));
     if (atEnd) bars.scrollLeft = bars.scrollWidth;
     document.getElementById("round-rows").replaceChildren(...rows.map((row, i) => element("tr", {},
       element("th", { scope: "row" }, String(first + i)),
@@ -162,13 +163,13 @@ function drafter(row) {
   return row[BY] === null ? "AR step" : row[BY] === "draft" ? "draft forward" : `${row[BY]} branch`;
 }
 
-function bar(row, index) {
+function bar(row, index, longest) {
   const outer = element("span", { class: `round ${kind(row)}`, title:
     `Round ${index}, ${clock(row[AT])}: ${drafter(row)}, ${row[BLOCK]} slots, acceptance ${row[ACCEPTANCE]}` +
     (row[FATE] ? `, branch ${row[FATE]}` : "") });
   const box = element("span", { class: "slots" });
   const fill = element("span", { class: "fill" });
-  box.style.height = `${Math.max(4, 3 * row[BLOCK])}px`;
+  box.style.height = `${6 + 90 * row[BLOCK] / longest}px`;
   fill.style.height = `${100 * row[ACCEPTANCE] / row[BLOCK]}%`;
   box.append(fill);
   outer.append(box, element("span", { class: `fate ${row[FATE] ?? ""}` }), element("span", { class: "count" }, String(row[ACCEPTANCE])));
