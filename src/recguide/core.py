@@ -45,6 +45,8 @@ class CheckpointError(RecGuideError):
 # --- what a user asks for -----------------------------------------------------------------------------------
 
 STRUCTURES = ("json_object", "json_schema", "regex", "grammar")
+MAX_STRUCTURE = 65_536
+"""Characters of one: compiling and following it takes the time of all requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,10 @@ class Structure:
         if bool(self.text) is (self.kind == "json_object"):
             need = "takes no text" if self.text else "needs a text"
             raise ParameterError("structure", f"a {self.kind} {need}")
+        if len(self.text) > MAX_STRUCTURE:
+            raise ParameterError(
+                "structure", f"has {len(self.text)} characters; at most {MAX_STRUCTURE} may be"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

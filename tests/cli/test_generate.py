@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -155,3 +156,17 @@ def test_difference_names_text_and_token():
 def _generations(tokens):
     blank = Completion(0, "", (), (), None, FinishReason.LENGTH, None, 0, RoundStats())
     return [Generation(None, (1,), (replace(blank, token_ids=tokens),))]
+
+
+def test_an_expression_shapes_the_text(cli):
+    result = cli("generate", "toy", "Hi", "--regex", "[ab]{3}-[0-9]{2}", "--json")
+    text = json.loads(result.stdout)["generations"][0]["choices"][0]["text"]
+    assert re.fullmatch("[ab]{3}-[0-9]{2}", text)
+
+
+def test_a_schema_that_cannot_be_followed_is_named(cli, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "objec"}')
+    result = cli("generate", "toy", "Hi", "--json-schema", str(schema))
+    assert result.exit_code != 0
+    assert "structure" in result.stderr

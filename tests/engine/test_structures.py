@@ -10,6 +10,7 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import fake, toy
+from tests.engine.device import device_engine, padded_engine
 from tests.engine.test_equality import assert_same
 
 from recguide.core import FinishReason, ParameterError, SamplingParams, Structure
@@ -227,6 +228,36 @@ def test_without_open_thinking_a_structure_begins_at_once():
     assert fake.OPEN not in completion.token_ids
 
 
+def test_a_grammar_that_gives_up_fails_its_request_alone():
+    explosive = Structure("regex", "((a{0,100}){0,100}){0,100}")
+    engine = fake.engine(fake.Script(QUESTION, tuple(fake.encode("a" * 40))))
+    (failed,) = engine.add(QUESTION, SamplingParams(max_tokens=40, structure=explosive))
+    (well,) = engine.add(QUESTION, SamplingParams(max_tokens=40, structure=Structure("regex", "a+")))
+    fake.run(engine)
+    assert failed.finish_reason is FinishReason.ABORT
+    assert "structure" in str(failed.error)
+    assert well.completion().text == "a" * 40
+    assert engine.runner.pool.used_pages == 0
+
+
+@pytest.mark.parametrize("make", [device_engine, padded_engine])
+def test_structures_beside_requests_that_a_device_decides(make):
+    """Plain steps run ahead of their text, but never past a structure's choice of tokens."""
+    script = fake.Script(QUESTION, tuple(fake.encode("abcdefghijklmnop")), {len(QUESTION) + 4: fake.Slip()})
+    engine = make(fake.FakeBackbone(script), fake.decode)
+    engine.grammars = fake.engine(script).grammars
+    structures = [Structure("regex", "[a-h]{8}"), None, Structure("regex", "[a-z]{3}xy")]
+    for method, block in (("ar", None), ("recguide", 8)):
+        requests = [
+            engine.add(
+                QUESTION, SamplingParams(max_tokens=12, structure=each, method=method, block_size=block)
+            )[0]
+            for each in structures
+        ]
+        fake.run(engine)
+        assert [request.completion().text for request in requests] == ["abcdefgh", "abcdefghijkl", "abcxy"]
+
+
 # --- refusals -----------------------------------------------------------------------------------------------
 
 
@@ -241,6 +272,7 @@ def test_without_open_thinking_a_structure_begins_at_once():
         Structure("regex", "(["),
         Structure("regex", "(?=a)b"),
         Structure("grammar", "start: ("),
+        Structure("json_schema", '{"$ref": "#/a", "a": {"$ref": "#/a"}}'),
     ],
     ids=str,
 )

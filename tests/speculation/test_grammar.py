@@ -129,7 +129,8 @@ def test_a_model_without_end_of_sequence_takes_no_structure():
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"), [("xml", "x"), ("regex", ""), ("json_object", "{}"), ("json_schema", {})]
+    ("kind", "text"),
+    [("xml", "x"), ("regex", ""), ("json_object", "{}"), ("json_schema", {}), ("regex", "a" * 70_000)],
 )
 def test_a_structure_that_is_none_is_refused(kind, text):
     with pytest.raises(ParameterError, match="structure"):

@@ -91,7 +91,7 @@ class Engine:
         self.config = config
         self._backbone = backbone
         self._decode = decode
-        self._grammars = grammars
+        self.grammars = grammars
         most = backbone.max_positions
         self._limit = most if config.max_model_len is None else min(config.max_model_len, most)
         self.runner, self.memory = start(backbone, config, picker, self._limit)
@@ -407,11 +407,11 @@ class Engine:
         """A matcher for one choice's structure; ParameterError if there can be none."""
         if params.structure is None:
             return None
-        if self._grammars is None:
+        if self.grammars is None:
             raise ParameterError(
                 "structure", "this model has no tokenizer files to match text with; leave it out"
             )
-        return self._grammars.matcher(params.structure, prompt)
+        return self.grammars.matcher(params.structure, prompt)
 
     @contextmanager
     def untraced(self) -> Generator[None, None, None]:

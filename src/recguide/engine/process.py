@@ -108,6 +108,8 @@ def build(recipe: Recipe, mailbox: SocketMailbox) -> tuple[Engine, Ready]:
     )
     mailbox.send(Loading("making room for keys and values", 0, 0))
     engine = assemble(model, config)
+    if engine.grammars is not None:
+        engine.grammars.warm()
     return engine, Ready(facts_of(model, engine))
 
 

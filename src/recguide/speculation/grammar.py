@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -153,7 +154,7 @@ class Matcher:
 
     def _check(self) -> None:
         if self._machine.is_error():
-            raise GrammarError(f"structure: {self._machine.get_error()}; simplify it")
+            raise GrammarError(f"structure: {_complaint(self._machine)}; simplify it")
 
 
 class Grammars:
@@ -171,6 +172,11 @@ class Grammars:
         self._vocabulary = vocabulary
         self._tokens: LLTokenizer | None = None
         self._compiled: OrderedDict[Structure, LLMatcher] = OrderedDict()
+
+    def warm(self) -> None:
+        """Prepares where there can be structures, so that the first does not keep others waiting."""
+        if self._vocabulary.eos and find_spec("llguidance") is not None:
+            self.prepare()
 
     def prepare(self) -> LLTokenizer:
         """The tokens, which take a second to read, once.
@@ -228,6 +234,11 @@ class Grammars:
         machine = LLMatcher(tokens, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
         if machine.is_error():
             raise ParameterError(
-                "structure", f"this {structure.kind} cannot be followed: {machine.get_error().strip()}"
+                "structure", f"this {structure.kind} cannot be followed: {_complaint(machine)}"
             )
         return machine
+
+
+def _complaint(machine: LLMatcher) -> str:
+    """What is wrong, without the parser's state."""
+    return machine.get_error().strip().partition("\n<non-verbose")[0]
