@@ -88,7 +88,23 @@ def serve(
         ),
     ] = None,
     block_size: Annotated[
-        int | None, typer.Option(help="Of requests that name none.", rich_help_panel=_ENGINE)
+        int | None,
+        typer.Option(
+            help="Of requests that name none.", show_default="the policy's choice", rich_help_panel=_ENGINE
+        ),
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="Who chooses blocks and branches: price, paper, fixed (the recipe), fixed-16 ..., ar.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = "price",
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Record every round; recguide trace shows it.", show_default=False, rich_help_panel=_ENGINE
+        ),
     ] = None,
     max_running: Annotated[
         int, typer.Option(help="Requests that decode together at most.", rich_help_panel=_ENGINE)
@@ -149,6 +165,11 @@ def serve(
     engine_options = {
         "method": method,
         "block_size": block_size,
+        "policy": policy,
+        "batching": load.batching,
+        "cost_table": load.cost_table,
+        "value_table": load.value_table,
+        "trace": trace,
         "max_running": max_running,
         "max_batch_tokens": max_batch_tokens,
         "max_waiting": max_waiting,
@@ -201,7 +222,7 @@ def _banner(facts: Facts, models: tuple[str, ...], where: str, *, open_to_all: b
     err().print(f"[bold]{', '.join(models)}[/bold] at [bold]{where}/v1[/bold]", highlight=False)
     note(f"{facts.name} on {facts.device} in {facts.dtype}, context of {facts.max_model_len} tokens")
     note(str(facts.memory))
-    note(f"method {facts.method}, at most {facts.max_running} requests decode together")
+    note(f"{facts.planning}, at most {facts.max_running} requests decode together")
     if open_to_all:
         note("no API key: whoever reaches this address may use it")
 
