@@ -23,6 +23,7 @@ VERBS = {
     "profile": "Measure what a forward costs on this device.",
     "calibrate": "Measure what drafts of every block are worth.",
     "simulate": "Try budgets at any load, before a GPU is asked.",
+    "deploy": "Run replicas of a server on Ray Serve, here or on a cluster.",
     "bench": "Send load to any OpenAI endpoint, or to two.",
     "adapt": "Train a draft adapter, so that a model learns to draft.",
 }

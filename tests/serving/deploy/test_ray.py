@@ -1,0 +1,185 @@
+"""`recguide deploy` with real Ray, on a CPU: two replicas of a tiny model, asked, killed and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import httpx
+import pytest
+from tests.serving.deploy.processes import named
+from tests.serving.deploy.test_merging import samples
+from tests.tiny import write_checkpoint
+
+from recguide import LLM, SamplingParams
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytest.importorskip("ray.serve", reason="needs the extra 'ray'")
+
+KEY = "secret"
+LONG = "Once upon a time there was a lighthouse keeper who counted waves. " * 12
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    url: str
+    folder: str
+    process: subprocess.Popen[str]
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=120, headers={"Authorization": f"Bearer {KEY}"})
+
+    def replicas(self) -> set[int]:
+        return named(self.process.pid, "ServeReplica:recguide:replica")
+
+    def stream(self, prompt: str, max_tokens: int) -> tuple[str, str | None]:
+        """(text, code of the error that ended it)."""
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
+        body |= {"stream": True, "ignore_eos": True}
+        texts, code = [], None
+        with self.client() as client, client.stream("POST", "/v1/completions", json=body) as answer:
+            assert answer.status_code == 200, answer.read()
+            for line in answer.iter_lines():
+                if line.startswith("data: {"):
+                    event = json.loads(line.removeprefix("data: "))
+                    code = event["error"]["code"] if "error" in event else code
+                    texts += [choice["text"] for choice in event.get("choices", ())]
+        return "".join(texts), code
+
+    def served(self) -> dict[str, float]:
+        """Replica → requests that it has answered to their end."""
+        with self.client() as client:
+            text = client.get("/metrics").text
+        return {name: value for (name, _), value in samples(text, "recguide:requests_total").items()}
+
+
+def until(true: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "not within the time that it has"
+        time.sleep(0.3)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    folder = str(write_checkpoint(tmp_path_factory.mktemp("tiny"), "nemotron_labs_diffusion"))
+    port = free_port()
+    options = (
+        "--replicas=2 --cpus-per-replica=0.2 --gpus-per-replica=0 --device=cpu --kv-cache-tokens=8192 "
+        f"--max-running=8 --served-model-name=tiny --api-key={KEY} --drain=60 --port={port} --json"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        "from recguide.cli import app; app()",
+        "deploy",
+        folder,
+        *options.split(),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        ready = json.loads(next(line for line in process.stdout if line.startswith("{")))
+        assert ready["replicas"] == {"RUNNING": 2}
+        yield Deployment(f"http://127.0.0.1:{port}", folder, process)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(120)
+
+
+def test_streams_are_those_of_the_model_and_keys_hold(deployment):
+    llm = LLM(deployment.folder, device="cpu")
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    prompts = [f"number {n}" for n in range(4)]
+    expected = [generation.text for generation in llm.generate(prompts, params)]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda prompt: deployment.stream(prompt, 40), prompts))
+    assert found == [(text, None) for text in expected]
+    for path in ("/v1/models", "/metrics", "/dashboard/events"):
+        assert httpx.get(deployment.url + path, timeout=60).status_code == 401
+    with deployment.client() as client:
+        refused = client.post("/v1/completions", json={"model": "tiny", "prompt": "a", "max_tokns": 1})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "max_tokns"
+
+
+def test_prompts_that_begin_alike_meet_and_others_spread(deployment):
+    before = deployment.served()
+    for n in range(6):
+        deployment.stream(f"{LONG} And then {n}", 4)
+    after = deployment.served()
+    assert sorted(after[name] - before[name] for name in after) == [0, 6]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda n: deployment.stream(f"{n} {LONG}", 60), range(8)))
+    spread = deployment.served()
+    assert min(spread[name] - after[name] for name in spread) >= 2
+
+
+def test_the_dashboard_shows_all_replicas(deployment):
+    with deployment.client() as client, client.stream("GET", "/dashboard/events") as answer:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda n: deployment.stream(f"{n} {LONG}", 30), range(8)))
+        told = (json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if "data: " in line)
+        engines: set[int] = set()
+        for event in told:
+            engines |= {int(request) // 1_000_000 for request in event["rounds"]}
+            if len(engines) == 2:
+                break
+    with deployment.client() as client:
+        assert client.get("/").text.startswith("<!doctype html>")
+
+
+def test_a_replica_that_is_killed_takes_only_its_own_streams_with_it(deployment):
+    # Each replica has the beginning of one of them.
+    prompts = [f"{n} {LONG}" for n in range(6)]
+    whole = [deployment.stream(prompt, 250)[0] for prompt in prompts]
+    with ThreadPoolExecutor(12) as threads:
+        streams = [threads.submit(deployment.stream, prompt, 250) for prompt in prompts]
+        time.sleep(0.5)
+        victim = deployment.replicas().pop()
+        os.kill(victim, signal.SIGKILL)
+        late = [threads.submit(deployment.stream, prompt, 250) for prompt in prompts]
+        cut = [stream.result() for stream in streams]
+        again = [stream.result() for stream in late]
+    assert again == [(text, None) for text in whole]
+    assert {code for _, code in cut} <= {None, "replica_failed"}
+    for (text, code), expected in zip(cut, whole, strict=True):
+        assert text == expected if code is None else expected.startswith(text)
+    until(lambda: len(deployment.replicas()) == 2 and victim not in deployment.replicas())
+    until(lambda: len(deployment.served()) == 2)
+
+
+def test_a_replica_whose_engine_dies_is_replaced(deployment):
+    victim = deployment.replicas().pop()
+    (engine,) = named(victim, "multiprocessing.spawn")
+    os.kill(engine, signal.SIGKILL)
+    until(lambda: len(deployment.replicas()) == 2 and victim not in deployment.replicas())
+    until(lambda: len(deployment.served()) == 2)
+    assert deployment.stream("still there", 10)[1] is None
+
+
+def test_the_end_lets_streams_finish(deployment):
+    """The last one: it stops the deployment."""
+    expected, _ = deployment.stream("the end", 300)
+    with ThreadPoolExecutor(1) as threads:
+        stream = threads.submit(deployment.stream, "the end", 300)
+        time.sleep(0.5)
+        deployment.process.send_signal(signal.SIGTERM)
+        assert stream.result() == (expected, None)
+    assert deployment.process.wait(60) == 0
+    assert not deployment.replicas()
