@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import threading
@@ -21,10 +22,7 @@ from tests.serving.dashboard.served import QUESTION, TEXT, served
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
-pytestmark = [
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
 
 
 @contextmanager
@@ -115,7 +113,7 @@ def test_it_is_live_without_any_other_host(page, url):
 def test_charts_say_in_words_and_tables_what_they_draw(page, url):
     seen(page, "#state[data-state=live]")
     ask(url)
-    seen(page, ".tile", lambda tile: "Acceptance" in tile.text and "–" not in tile.text)
+    seen(page, ".tile", lambda tile: "Acceptance" in tile.text and re.search(r"\d", tile.text))
     chart = seen(page, ".canvas", lambda canvas: "Throughput" in (canvas.get_attribute("aria-label") or ""))
     assert chart.get_attribute("role") == "img"
     assert "mean" in chart.get_attribute("aria-label")
