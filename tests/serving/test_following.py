@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import sys
+from collections import Counter
 
 import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -123,6 +124,20 @@ def test_an_interrupted_request_says_why(follower, lines, error, outcome, status
     assert (line["outcome"], line["status"], line["tokens"]) == (outcome, status, 1)
     assert sample(follower, "requests_total", outcome=outcome) == 1
     assert sample(follower, "requests_in_flight") == 0
+
+
+def test_an_aborted_request_still_tells_its_acceptance(follower, lines):
+    kept = Counter()
+    with pytest.raises(GeneratorExit), follower.request("r", "/v1/completions", [8]) as followed:
+        for at, chunk in enumerate(chunks(method="recguide")):
+            followed.chunk(chunk)
+            kept[len(chunk.token_ids)] += at > 0  # the first came from prefill
+            if at == 4:
+                raise GeneratorExit
+    (line,) = lines()
+    assert line["acceptance"] == pytest.approx(sum(a * n for a, n in kept.items()) / 4, abs=1e-3)
+    assert line["acceptance"] > 1
+    assert line["tokens_per_forward"] is None
 
 
 def test_a_request_that_got_nothing_was_aborted(follower, lines):

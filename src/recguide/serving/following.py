@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from asyncio import CancelledError
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from types import TracebackType
 from typing import Protocol, Self
 
-from recguide.core import Chunk, Completion, FinishReason, ParameterError, RoundStats
+from recguide.core import Chunk, Completion, FinishReason, Origin, ParameterError, RoundStats
 from recguide.engine.client import DeadlineError
 from recguide.serving.metrics import Metrics
 from recguide.serving.statistics import speculative_metrics
@@ -20,6 +21,8 @@ ABORTED, REFUSED, LATE, FAILED = "abort", "refused", "deadline", "error"
 """Outcomes of requests that have no finish reason."""
 STATUSES: Mapping[str, int] = {ABORTED: 499, REFUSED: 400, LATE: 504, FAILED: 500}
 """What the access log says of them; 499 is a client that left."""
+DRAFTED = frozenset({Origin.ACCEPTED, Origin.REUSED, Origin.CORRECTION, Origin.BONUS})
+"""What the tokens of a round with a draft are; a chunk holds what one round returned."""
 REASONS = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT)
 """Several choices' outcome is the last of theirs in this order."""
 
@@ -96,6 +99,7 @@ class Followed:
         self._last: dict[tuple[int, int], float] = {}
         self._done: dict[tuple[int, int], Completion] = {}
         self._tokens = 0
+        self._acceptance: Counter[int] = Counter()
 
     def __enter__(self) -> Self:
         self._follower.metrics.arrived(sum(self._prompt_tokens))
@@ -106,6 +110,8 @@ class Followed:
         choice, metrics, now = (prompt, chunk.index), self._follower.metrics, self._follower.clock()
         if chunk.token_ids:
             self._tokens += len(chunk.token_ids)
+            if DRAFTED.intersection(chunk.origins):
+                self._acceptance[len(chunk.token_ids)] += 1
             if choice in self._last:
                 metrics.tokens(now - self._last[choice])
             else:
@@ -166,8 +172,8 @@ class Followed:
                 return FAILED
 
     def _fields(self, outcome: str, seconds: float) -> dict[str, object]:
-        """What the access line says; the statistics of all that ended."""
-        stats = RoundStats()
+        """What the access line says: acceptance of all that came, the rest of the choices that ended."""
+        stats, rounds = RoundStats(), self._acceptance.total()
         for completion in self._done.values():
             stats.add(completion.stats)
         after_first = stats.tokens - len(self._done)
@@ -181,10 +187,10 @@ class Followed:
             "tokens": self._tokens,
             "seconds": round(seconds, 6),
             "first_token_seconds": _rounded(self._first, self._began),
-            "acceptance": round(stats.mean_acceptance, 3),
-            "tokens_per_forward": round(after_first / stats.forwards, 3) if stats.forwards else 0.0,
-            "coverage": round(stats.coverage, 3),
-            "reuse": round(stats.reuse, 3),
+            "acceptance": _share(sum(a * n for a, n in self._acceptance.items()), rounds),
+            "tokens_per_forward": _share(after_first, stats.forwards),
+            "coverage": _share(stats.covered.total(), stats.rounds),
+            "reuse": _share(stats.reused.total(), stats.rounds),
         }
 
 
@@ -192,8 +198,13 @@ def _rounded(first: Mapping[tuple[int, int], float], began: float) -> float | No
     return round(min(first.values()) - began, 6) if first else None
 
 
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 3) if whole else None
+
+
 def _line(fields: Mapping[str, object]) -> str:
+    known = {name: "-" if value is None else value for name, value in fields.items()}
     return (
         "{request_id} {route} {status} {outcome}: {prompt_tokens} + {tokens} tokens in {seconds:.3f} s, "
-        "acceptance {acceptance:.2f}, TPF {tokens_per_forward:.2f}"
-    ).format_map(fields)
+        "acceptance {acceptance}, TPF {tokens_per_forward}"
+    ).format_map(known)
