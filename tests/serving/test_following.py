@@ -81,7 +81,7 @@ def test_an_answered_request_is_counted_once_everywhere(follower, lines):
     assert sample(follower, "requests_total", outcome="stop") == 1
     assert sample(follower, "requests_in_flight") == 0
     assert sample(follower, "time_to_first_token_seconds_sum") == line["first_token_seconds"] == 1.0
-    emitting = completion.stats.rounds  # and prefill, whose chunk is the first
+    emitting = completion.stats.blocks.total()  # and prefill, whose chunk is the first
     assert sample(follower, "inter_token_latency_seconds_count") == emitting
     answer = followed.answer_metrics()
     assert answer["time_to_first_token_ms"] == 1000.0
@@ -129,7 +129,7 @@ def test_an_interrupted_request_says_why(follower, lines, error, outcome, status
 def test_an_aborted_request_still_tells_its_acceptance(follower, lines):
     kept = Counter()
     with pytest.raises(GeneratorExit), follower.request("r", "/v1/completions", [8]) as followed:
-        for at, chunk in enumerate(chunks(method="recguide")):
+        for at, chunk in enumerate(chunks(method="linear")):
             followed.chunk(chunk)
             kept[len(chunk.token_ids)] += at > 0  # the first came from prefill
             if at == 4:

@@ -18,6 +18,11 @@ ANSWER = (*encode("the quick brown fox jumps over the lazy dog, and then it naps
 SLIPS = {len(PROMPT) + at: Slip(second_right=at % 2 == 0) for at in (3, 9, 20, 31, 44)}
 
 
+def fixed(method):
+    """With blocks that no policy chooses, so that all branches run beside the verification of a draft."""
+    return SamplingParams(max_tokens=90, method=method, block_size=None if method == "ar" else 16)
+
+
 @pytest.fixture
 def metrics():
     return Metrics()
@@ -31,11 +36,7 @@ def observed(metrics, *methods):
     """Runs the script once by each method; the requests."""
     machine = engine(Script(PROMPT, ANSWER, SLIPS))
     machine.observer = metrics.observe
-    requests = [
-        request
-        for method in methods
-        for request in machine.add(PROMPT, SamplingParams(max_tokens=90, method=method))
-    ]
+    requests = [request for method in methods for request in machine.add(PROMPT, fixed(method))]
     run(machine)
     return requests
 

@@ -134,7 +134,9 @@ class _Rounds:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make = _Makers(registry)
-        self.blocks = make.counter("rounds", "Rounds by their verified slots; 1 is an AR step.", ["block"])
+        self.blocks = make.counter(
+            "rounds", "Rounds by their verified slots; 1 is mostly an AR step.", ["block"]
+        )
         self.drafts = make.counter("drafts", "Verified drafts by what made them.", ["by"])
         self.drafted = make.counter("draft_tokens", "Draft slots offered to the verifier.")
         self.accepted = make.counter("accepted_tokens", "Draft slots that matched.")

@@ -49,6 +49,8 @@ def _of(stats: RoundStats, *, choices: int) -> dict[str, object]:
             kind: {"run": run, "covered": stats.covered[kind], "reused": stats.reused[kind]}
             for kind, run in sorted(stats.branches.items())
         },
+        "continued_steps": stats.continued,
+        "drafts_begun": stats.begun,
     }
 
 
