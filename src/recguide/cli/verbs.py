@@ -25,6 +25,7 @@ VERBS = {
     "simulate": "Try budgets at any load, before a GPU is asked.",
     "deploy": "Run replicas of a server on Ray Serve, here or on a cluster.",
     "bench": "Send load to any OpenAI endpoint, or to two.",
+    "trace": "Draw a request of a recorded run, round by round.",
     "adapt": "Train a draft adapter, so that a model learns to draft.",
 }
 """Each is a function of that name, or a group of verbs, in the module of that name beside this one."""

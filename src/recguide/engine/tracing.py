@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,18 +75,18 @@ class Tracer:
             block=1 if draft is None else len(draft.tokens),
             verified=len(layout.block),
             acceptance=verdict.acceptance,
-            margins=() if draft is None else draft.margins[1:],
+            margins=() if draft is None else _short(draft.margins[1:]),
             rank=rank(verdict),
             head=head(request, verdict),
-            entropies=tuple(verdict.entropies),
+            entropies=_short(verdict.entropies),
             signals=history.signals,
             previous=history.previous,
             full=history.full,
             branches=tuple([(branch.slot, _head(branch, draft), branch.block) for branch in layout.branches]),
             reused=-1 if verdict.reused is None else layout.branches.index(verdict.reused),
-            price=price,
+            price=round(price, 6),
             query_tokens=layout.query_tokens,
-            forward_ms=forward_ms,
+            forward_ms=round(forward_ms, 3),
         )
         self._waiting.append(record)
 
@@ -111,6 +111,11 @@ class Tracer:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def _short(values: Sequence[float]) -> tuple[float, ...]:
+    """They come in single precision, and a million rounds take room."""
+    return tuple([round(value, 6) for value in values])
 
 
 def _head(branch: Branch, draft: Draft | None) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import json
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeGuard
+from typing import Any
 
 import zstandard
 
@@ -46,7 +46,7 @@ class TraceWriter:
         self.flush()
 
     def add(self, record: RoundRecord) -> None:
-        self._line({name: _short(getattr(record, name)) for name in RoundRecord.__slots__})
+        self._line({name: getattr(record, name) for name in RoundRecord.__slots__})
         if monotonic() - self._flushed > FLUSH_S:
             self.flush()
 
@@ -73,18 +73,6 @@ class TraceWriter:
 def _end(packed: zstandard.ZstdCompressionWriter) -> None:
     """Ends the compressed stream and closes its file."""
     packed.close()
-
-
-def _short(value: object) -> object:
-    """Numbers as short as readers need them: margins and entropies are no better than single precision."""
-    if isinstance(value, float):
-        return round(value, 6)
-    return [round(item, 6) for item in value] if _numbers(value) else value
-
-
-def _numbers(value: object) -> TypeGuard[tuple[float, ...]]:
-    items: Sequence[object] = value if isinstance(value, tuple) else ()
-    return bool(items) and isinstance(items[0], float)
 
 
 def write_trace(file: Path, header: Mapping[str, object], records: Iterable[RoundRecord]) -> None:
