@@ -1,4 +1,4 @@
-"""What one step's choice of budgets costs the host: `price` at loads up to 256 requests, and making the policy.
+"""What a step's choice of budgets costs the host: `price` at up to 256 requests, and making the policy.
 
 Requests stand where traffic puts them: half hold a draft, histories and caps differ. Medians over many views,
 each the best of a few runs: what the choice takes, not what else the machine does.

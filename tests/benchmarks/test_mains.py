@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import replace
+
 import pytest
 import torch
+from tests.serving.site import server_of
 from tests.tiny import tiny_model
 
-from benchmarks import forward_cost, single_request
+from benchmarks import forward_cost, serving, single_request
+from recguide.bench.acceptance.assembly import assemble
 from recguide.bench.targets import read_result
+from recguide.engine.config import EngineConfig
+from recguide.engine.facts import facts_of
+from recguide.engine.local import LocalEngine
+from recguide.serving.app import create_app
+from recguide.serving.settings import ServerSettings
 
-SMALL = ("--loads", "1", "--peer-loads", "--texts", "1", "--tokens", "24", "--prompt", "40")
+SMALL = ("--quick", "--loads", "1", "--peer-loads", "--texts", "1", "--tokens", "24", "--prompt", "40")
 
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    def run(script, *arguments):
-        monkeypatch.setattr(
-            script, "load", lambda *_, **__: tiny_model("nemotron_labs_diffusion", dtype=torch.float32)
-        )
+    def run(script, *arguments, model=None):
+        tiny = model or tiny_model("nemotron_labs_diffusion", dtype=torch.float32)
+        monkeypatch.setattr(script, "load", lambda *_, **__: tiny)
         file = tmp_path / "result.json"
-        monkeypatch.setattr("sys.argv", ["script", "--quick", *arguments, "--output", str(file)])
+        monkeypatch.setattr("sys.argv", ["script", *arguments, "--output", str(file)])
         script.main()
         return read_result(file)
 
@@ -27,7 +36,7 @@ def run(monkeypatch, tmp_path):
 
 
 def test_forward_cost(run, capsys):
-    result = run(forward_cost, "--replays", "1")
+    result = run(forward_cost, "--quick", "--replays", "1")
     assert len(result.rows) == len(forward_cost.CASES) + 3
     assert [target.name.partition(":")[0] for target in result.targets[:3]] == [
         "nld-8b, N = 1",
@@ -46,3 +55,24 @@ def test_single_request(run, capsys):
     assert [row["load"] for row in result.rows if "engine" in row] == [1]
     assert result.settings["replay"]["figures"]
     assert "recguide" in capsys.readouterr().out
+
+
+def test_serving(run, monkeypatch, capsys):
+    """The server of this process in place of one of its own; both decode with replayed acceptance."""
+    wide = tiny_model("nemotron_labs_diffusion", dtype=torch.float32, vocab_size=256)
+
+    @contextmanager
+    def server(options):
+        model = replace(wide, name="nld-8b")
+        engine = assemble(model, EngineConfig(max_model_len=options.length))
+        facts = facts_of(model, engine, "replayed acceptance")
+        with server_of(create_app(LocalEngine(engine, facts), ServerSettings(models=("nld-8b",)))) as url:
+            yield url
+
+    monkeypatch.setattr(serving, "server", server)
+    small = ("--loads", "1", "3", "--prompt", "20", "--tokens", "12", "--length", "64")
+    result = run(serving, *small, model=wide)
+    assert [(row["load"], row["requests"], row["errors"]) for row in result.rows] == [(1, 4, 0), (3, 6, 0)]
+    assert all(row["http_over_offline"] > 0 for row in result.rows)
+    assert result.settings["acceptance"] == "replayed acceptance"
+    assert "replayed acceptance" in capsys.readouterr().out

@@ -22,6 +22,13 @@ def serve(
     uds: Annotated[
         Path | None, typer.Option(help="Unix socket to listen at instead of host and port.")
     ] = None,
+    replay_acceptance: Annotated[
+        bool,
+        typer.Option(
+            "--replay-acceptance",
+            help="Drafts fare as published, with all computation real, for planning: nld-8b, nld-14b.",
+        ),
+    ] = False,
     json_output: Json = False,
     server: ServerOptions,
     engine: dict[str, Any],
@@ -46,7 +53,7 @@ def serve(
     settings = server.named(model)
     configure_logs(server.log_format, server.log_level)
     listening = Listening(host=server.host, port=server.port, uds=uds)
-    spawned = spawn_engine(recipe(model, load, engine))
+    spawned = spawn_engine(recipe(model, load, engine, replayed=replay_acceptance))
 
     def ready(facts: Facts) -> None:
         if json_output:
@@ -66,7 +73,9 @@ def _banner(facts: Facts, models: tuple[str, ...], where: str, *, open_to_all: b
     err().print(f"[bold]{', '.join(models)}[/bold] at [bold]{where}/v1[/bold]", highlight=False)
     note(f"{facts.name} on {facts.device} in {facts.dtype}, context of {facts.max_model_len} tokens")
     note(str(facts.memory))
-    note(f"method {facts.method}, at most {facts.max_running} requests decode together")
+    note(f"{facts.planning}, at most {facts.max_running} requests decode together")
+    if facts.acceptance:
+        note(f"drafts are not the model's own: {facts.acceptance}")
     if open_to_all:
         note("no API key: whoever reaches this address may use it")
 

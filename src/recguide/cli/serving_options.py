@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from recguide.serving.settings import ServerSettings
 
 _SERVER, _ENGINE = "Server", "Engine"
+_REPLAYED = {
+    "assembly": "recguide.bench.acceptance.assembly:assemble",
+    "acceptance": "replayed acceptance",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,7 @@ def engine(
     }
 
 
-def recipe(model: str, load: LoadOptions, engine: dict[str, Any]) -> Recipe:
+def recipe(model: str, load: LoadOptions, engine: dict[str, Any], *, replayed: bool = False) -> Recipe:
     """What the engine's process is told to load and run; it may start in another folder than this one."""
     from recguide.engine.process import Recipe
 
@@ -194,4 +198,5 @@ def recipe(model: str, load: LoadOptions, engine: dict[str, Any]) -> Recipe:
             "exact": load.exact,
         },
         engine={name: value for name, value in options.items() if value is not None},
+        **(_REPLAYED if replayed else {}),
     )

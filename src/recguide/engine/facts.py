@@ -8,7 +8,7 @@ from recguide.engine.wire import Facts
 from recguide.models.loading import Model
 
 
-def facts_of(model: Model, engine: Engine) -> Facts:
+def facts_of(model: Model, engine: Engine, acceptance: str = "") -> Facts:
     tokenizer, vocabulary = model.tokenizer, model.vocabulary
     return Facts(
         name=model.name,
@@ -25,4 +25,5 @@ def facts_of(model: Model, engine: Engine) -> Facts:
         drafts=vocabulary.mask is not None,
         max_running=engine.config.max_running,
         memory=engine.memory,
+        acceptance=acceptance,
     )

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing import parent_process
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import zmq
@@ -35,11 +36,15 @@ class Recipe:
         source: a folder, a Hugging Face id, or smollm2-135m.
         loading: keyword arguments of `models.loading.load`.
         engine: those of `EngineConfig`.
+        assembly: module and function that make the engine of the loaded model and its configuration.
+        acceptance: what stands beside figures of drafts that are not the model's own; "" where they are.
     """
 
     source: str
     loading: Mapping[str, Any] = field(default_factory=dict[str, Any])
     engine: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    assembly: str = "recguide.engine.assembly:assemble"
+    acceptance: str = ""
 
 
 class SocketMailbox:
@@ -95,7 +100,6 @@ def _run(recipe: Recipe, mailbox: SocketMailbox) -> int:
 
 def build(recipe: Recipe, mailbox: SocketMailbox) -> tuple[Engine, Ready]:
     """Loads the model and makes its engine, saying how far it is."""
-    from recguide.engine.assembly import assemble
     from recguide.engine.config import EngineConfig
     from recguide.engine.facts import facts_of
     from recguide.models.loading import load
@@ -107,10 +111,10 @@ def build(recipe: Recipe, mailbox: SocketMailbox) -> tuple[Engine, Ready]:
         progress=lambda what, done, total: mailbox.send(Loading(what, done, total)),
     )
     mailbox.send(Loading("making room for keys and values", 0, 0))
-    engine = assemble(model, config)
+    engine: Engine = resolve_name(recipe.assembly)(model, config)
     if engine.grammars is not None:
         engine.grammars.warm()
-    return engine, Ready(facts_of(model, engine))
+    return engine, Ready(facts_of(model, engine, recipe.acceptance))
 
 
 def _mind_the_parent() -> None:

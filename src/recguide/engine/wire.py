@@ -60,6 +60,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         drafts: whether the model can draft.
         max_running: requests that decode together at most.
         memory: where the memory went.
+        acceptance: what has to stand beside figures of speculation; "" if drafts are the model's own.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     drafts: bool
     max_running: int
     memory: MemoryPlan
+    acceptance: str = ""
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):

@@ -46,6 +46,9 @@ class Follower:
         metrics: counts them.
         trace: begins their spans; None without tracing.
         clock: seconds that only ever grow.
+
+    Attributes:
+        acceptance: what has to stand beside figures of speculation, once the engine has said it.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Follower:
         self.metrics = metrics
         self.trace = trace
         self.clock = clock
+        self.acceptance = ""
 
     def request(
         self,
@@ -154,7 +158,7 @@ class Followed:
             "generation_time_ms": 1e3 * generation,
             "mean_itl_ms": 1e3 * generation / after_first if after_first else 0.0,
             "tokens_per_second": after_first / generation if generation else 0.0,
-            "speculative_decoding": speculative_metrics(self.completions),
+            "speculative_decoding": speculative_metrics(self.completions, self._follower.acceptance),
         }
 
     def _outcome(self, error: BaseException | None) -> str:

@@ -140,6 +140,7 @@ class Service:
             return  # the engine's health says so
         tokenizer = self._given or await asyncio.to_thread(_tokenizer, facts)
         self._coder = Coder(tokenizer)
+        self.follower.acceptance = facts.acceptance
         self._prepared.set()
 
     async def _observe(self) -> None:

@@ -12,8 +12,11 @@ from itertools import accumulate
 from recguide.core import Completion, RoundStats
 
 
-def speculative_metrics(completions: Sequence[Completion]) -> dict[str, object]:
-    """The statistics of one prompt's choices, added up; of each one too where there are several."""
+def speculative_metrics(completions: Sequence[Completion], acceptance: str = "") -> dict[str, object]:
+    """The statistics of one prompt's choices, added up; of each one too where there are several.
+
+    `acceptance` says so if drafts are not the model's own.
+    """
     total = RoundStats()
     for completion in completions:
         total.add(completion.stats)
@@ -22,6 +25,8 @@ def speculative_metrics(completions: Sequence[Completion]) -> dict[str, object]:
         found["choices"] = [
             {"index": completion.index, **_of(completion.stats, choices=1)} for completion in completions
         ]
+    if acceptance:
+        found["acceptance"] = acceptance
     return found
 
 

@@ -1,0 +1,191 @@
+"""What serving costs: one load through HTTP and through the offline engine, both with replayed acceptance.
+
+A closed loop of C requests sends token streams of random text to `recguide serve`; the offline engine then
+decodes as many of the same length in one call. Tokens per second count prefill too, in both. Efficiency is
+that of the offline engine's decoding steps: forwards as graphs alone ÷ wall time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import string
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from recguide.bench.acceptance.process import LABEL, fitted
+from recguide.bench.decoding import decode
+from recguide.bench.load.drive import ClosedLoop, Limit
+from recguide.bench.load.endpoint import Asking, Endpoint
+from recguide.bench.load.prompts import Prompt
+from recguide.bench.load.run import Plan, run
+from recguide.bench.results import Target, write_result
+from recguide.bench.tables import text_table
+from recguide.bench.targets import short_table
+from recguide.bench.workload import replay_engine
+from recguide.core import SamplingParams
+from recguide.engine.config import EngineConfig
+from recguide.engine.engine import Engine
+from recguide.models.loading import load
+
+RESULTS = Path(__file__).parent / "results"
+SHARE, EFFICIENCY = 0.90, 0.80
+COLUMNS = {
+    "load": "C",
+    "requests": "requests",
+    "http_tokens_per_s": "HTTP tok/s",
+    "offline_tokens_per_s": "offline tok/s",
+    "http_over_offline": "ratio",
+    "efficiency": "efficiency",
+    "errors": "errors",
+}
+
+
+def texts(count: int, length: int) -> list[str]:
+    """Random texts; a model without a tokenizer takes their bytes as tokens."""
+    draw = random.Random(length)
+    return ["".join(draw.choices(string.ascii_letters, k=length)) for _ in range(count)]
+
+
+@contextmanager
+def server(options: argparse.Namespace) -> Generator[str, None, None]:
+    """The address of a server of its own process."""
+    command = [
+        sys.executable, "-m", "recguide", "serve", options.model, "--load-format", "dummy",
+        "--replay-acceptance", "--port", str(options.port), "--max-running", str(max(options.loads)),
+        "--max-model-len", str(options.length), "--no-prefix-cache", "--json", "--log-level", "warning",
+        *options.serve,
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    assert process.stdout is not None
+    try:
+        ready = process.stdout.readline()
+        if not ready:
+            raise SystemExit(f"the server ended with status {process.wait()}")
+        yield json.loads(ready)["url"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def through_http(url: str, options: argparse.Namespace, concurrency: int) -> dict[str, Any]:
+    """Tokens per second of a closed loop, from the first request sent to the last answer."""
+    count = requests_of(options, concurrency)
+    prompts = [Prompt(number, text) for number, text in enumerate(texts(count, options.prompt))]
+    endpoint = Endpoint("recguide", url, options.model, "completions", extra_body={"ignore_eos": True})
+    plan = Plan(
+        load=ClosedLoop(concurrency),
+        limit=Limit(requests=count, duration_s=None),
+        prompts=prompts,
+        asking=Asking(max_tokens=options.tokens),
+        warm_up=min(8, concurrency),
+        turns=1,
+        seed=0,
+    )
+    (outcome,) = asyncio.run(run([endpoint], plan, lambda *_: None))
+    good = [record for record in outcome.records if record.error is None]
+    seconds = max(record.ended_s for record in good) - min(record.sent_s for record in good)
+    tokens = sum(record.output_tokens or 0 for record in good)
+    return {"http_tokens_per_s": tokens / seconds, "errors": len(outcome.records) - len(good)}
+
+
+def requests_of(options: argparse.Namespace, concurrency: int) -> int:
+    return max(options.least, options.waves * concurrency)
+
+
+def offline(engine: Engine, options: argparse.Namespace, concurrency: int) -> dict[str, Any]:
+    """The same requests, `concurrency` at a time, by one caller."""
+    params = SamplingParams(max_tokens=options.tokens, ignore_eos=True)
+    prompts = [list(text.encode()) for text in texts(requests_of(options, concurrency), options.prompt)]
+    queue = iter(prompts)
+    running = [engine.add(next(queue), params)[0] for _ in range(concurrency)]
+    began, tokens = time.perf_counter(), 0
+    while running:
+        engine.step()
+        for request in [request for request in running if request.finish_reason is not None]:
+            tokens += len(request.emitted)
+            running.remove(request)
+            prompt = next(queue, None)
+            if prompt is not None:
+                running += engine.add(prompt, params)
+    seconds = time.perf_counter() - began
+    window = decode(engine, prompts[:concurrency], [params] * concurrency, alone=True)
+    efficiency = None if window.graph_ms is None else window.graph_ms / window.wall_ms
+    return {"offline_tokens_per_s": tokens / seconds, "efficiency": efficiency}
+
+
+def targets(model: str, found: Sequence[dict[str, Any]]) -> list[Target]:
+    asked = [
+        Target.at_least(
+            f"{model}, C = {row['load']}, {LABEL}: tokens/s through HTTP, times offline",
+            round(row["http_over_offline"], 4),
+            SHARE,
+        )
+        for row in found
+    ]
+    for row in found:
+        if row["load"] == 128 and row["efficiency"] is not None:
+            name = f"{model}, C = 128, {LABEL}: efficiency of decoding steps"
+            asked.append(Target.at_least(name, round(row["efficiency"], 4), EFFICIENCY))
+    return asked
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", default="nld-8b", help="published shape, random weights")
+    parser.add_argument("--loads", type=int, nargs="+", default=[1, 8, 32, 128])
+    parser.add_argument("--prompt", type=int, default=744, help="tokens of a prompt")
+    parser.add_argument("--tokens", type=int, default=256, help="tokens of an answer")
+    parser.add_argument("--least", type=int, default=4, help="requests of a load at least")
+    parser.add_argument("--waves", type=int, default=2, help="requests of each seat")
+    parser.add_argument("--length", type=int, default=2048, help="tokens of a request at most")
+    parser.add_argument("--port", type=int, default=8123)
+    parser.add_argument("--serve", nargs=argparse.REMAINDER, default=[], help="further options of serve")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args(arguments)
+    options.output = options.output or RESULTS / f"serving-{options.model}.json"
+    return options
+
+
+def main() -> None:
+    options = parse()
+    with server(options) as url:
+        rows = [{"load": load, **through_http(url, options, load)} for load in options.loads]
+    model = load(options.model, load_format="dummy")
+    config = EngineConfig(max_running=max(options.loads), max_model_len=options.length, prefix_cache=False)
+    replayed = fitted(options.model)
+    engine = replay_engine(model, replayed.process, config)
+    for row in rows:
+        row["requests"] = requests_of(options, row["load"])
+        row |= offline(engine, options, row["load"])
+        row["http_over_offline"] = row["http_tokens_per_s"] / row["offline_tokens_per_s"]
+    print(text_table(rows, COLUMNS))
+    asked = targets(options.model, rows)
+    write_result(
+        options.output,
+        device=model.kv_shape.device,
+        settings={
+            "model": options.model,
+            "weights": "random",
+            "prompt": options.prompt,
+            "tokens": options.tokens,
+            "policy": config.policy,
+            **replayed.as_object(),
+        },
+        rows=rows,
+        targets=asked,
+    )
+    print(short_table(asked))
+
+
+if __name__ == "__main__":
+    main()

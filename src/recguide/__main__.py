@@ -1,0 +1,5 @@
+"""`python -m recguide`."""
+
+from recguide.cli import app
+
+app()
