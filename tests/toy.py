@@ -47,9 +47,10 @@ class ByteTokenizer:
         return self.encode(turns + ("A!" if kwargs.get("shout") else "A"))
 
 
-def byte_tokenizer_json(specials: Sequence[str]) -> str:
-    """The tokenizer.json of bytes as tokens, followed by special tokens."""
-    tokenizer = Tokenizer(BPE(vocab={byte_token(byte): byte for byte in range(256)}, merges=[]))
+def byte_tokenizer_json(specials: Sequence[str], merges: Sequence[tuple[str, str]] = ()) -> str:
+    """The tokenizer.json of bytes as tokens, followed by merged ones, if any, and special tokens."""
+    names = [*map(byte_token, range(256)), *("".join(pair) for pair in merges)]
+    tokenizer = Tokenizer(BPE(vocab={name: i for i, name in enumerate(names)}, merges=list(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in specials])

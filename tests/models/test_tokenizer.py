@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tiny import SPECIALS, VOCABULARY, write_json, write_tokenizer
 
-from recguide.core import CheckpointError, ParameterError
+from recguide.core import CheckpointError, ParameterError, Structure, Vocabulary
 from recguide.models.tokenizer import Tokenizer
+from recguide.speculation.grammar import Grammars
 
 ASK = [{"role": "user", "content": "2+2?"}]
 NO_SYSTEM = "<|im_start|>system\n<|im_end|>\n"
@@ -60,6 +61,23 @@ def test_reasoning_marks_are_text(tokenizer):
     """They are special tokens here, and without them nobody could tell reasoning from the answer."""
     ids = tokenizer.encode("<|im_start|><think>hm</think>4<|im_end|>")
     assert tokenizer.decode(ids) == "<think>hm</think>4"
+
+
+def test_tool_marks_are_text_even_if_they_are_special_tokens(folder):
+    """Both in what is decoded and for a grammar, which then may demand them."""
+    file = folder / "tokenizer.json"
+    file.write_text(
+        file.read_text().replace("<SPECIAL_14>", "<tool_call>").replace("<SPECIAL_15>", "</tool_call>")
+    )
+    tokenizer = Tokenizer.load(folder)
+    ids = tokenizer.encode("<tool_call>{}</tool_call><|im_end|>")
+    assert (ids[0], ids[-2], ids[-1]) == (14, 15, 11)
+    assert tokenizer.decode(ids) == "<tool_call>{}</tool_call>"
+    grammars = Grammars(tokenizer.json, tokenizer.size, Vocabulary(size=VOCABULARY, eos=(11,)))
+    matcher = grammars.matcher(Structure("regex", "<tool_call>x"), ())
+    assert (0, 14) in matcher.allowed([])
+    assert (0, 12) not in matcher.allowed([])
+    assert (0, SPECIALS + ord("x")) in matcher.allowed([14])
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,7 @@ def test_without_use_there_is_no_plan(choice):
         (TOOLS, None, None, "tools"),
         (TOOLS, None, "{{ messages }}", "tools"),
         (TOOLS, None, "{{ tools }} in unknown ways", "tools"),
+        (TOOLS, None, "{{ tools }} <tool_call><function=name>", "tools"),
         ([{"type": "retrieval"}], None, TAGGED, "tools"),
         ([tool("no spaces")], None, TAGGED, "tools"),
         (TOOLS, "sometimes", TAGGED, "tool_choice"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from functools import cache
 
 import pytest
@@ -66,11 +68,46 @@ def test_a_matcher_may_be_asked_anything_in_any_order(questions):
                 break
 
 
-def _legal(wanted):
+MERGES = (("a", "b"), ("c", "d"), ("ab", "cd"), ("b", "c"), ("d", "a"))
+AB, CD, ABCD, BC, DA, END = range(256, 262)
+
+
+@cache
+def merged():
+    """A tokenizer that can cut most texts in several ways."""
+    return Grammars(lambda: byte_tokenizer_json(["<end>"], MERGES), 262, Vocabulary(size=262, eos=(END,)))
+
+
+@given(
+    st.sampled_from(["(abcd|bcd|d)*", "(abcdabcd|abcc)+", "[abcd]{3,9}", "a.*cd"]),
+    st.lists(
+        st.lists(st.sampled_from([*b"abcd", AB, CD, ABCD, BC, DA, END]), min_size=3, max_size=9), max_size=5
+    ),
+)
+def test_tokens_of_several_bytes_change_nothing_of_that(expression, questions):
+    """Nor that a matcher was also asked what is demanded, as drafts ask."""
+
+    def fresh():
+        return merged().matcher(Structure("regex", expression), ())
+
+    one = fresh()
+    for wanted in questions:
+        history = _legal(wanted, lambda known: tokens(fresh().allowed(known)), ends=(END,))
+        allowed = one.allowed(history, wanted)
+        for slot in range(len(wanted) + 1):
+            assert tokens(allowed, slot) == tokens(fresh().allowed([*history, *wanted[:slot]]))
+            if slot < len(wanted) and ((slot, wanted[slot]) not in allowed or wanted[slot] == END):
+                break
+        demanded = one.demanded(history)
+        assert demanded == fresh().demanded(history)
+        assert not demanded or (0, demanded[0]) in one.allowed(history)
+
+
+def _legal(wanted, allowed=after, ends=(EOS, LAST)):
     """The tokens as far as they may be emitted."""
     history: list[int] = []
     for token in wanted:
-        if token in (EOS, LAST) or token not in after(history):
+        if token in ends or token not in allowed(history):
             break
         history.append(token)
     return history
@@ -113,6 +150,31 @@ def test_demanded_tokens_are_those_without_a_choice():
     assert one.demanded([]) == [*b"o"]
     assert one.demanded(b"of") == [*b"f-now"]
     assert one.demanded(b"off-now") == []
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("name", ["<call>", "[CALL]", "call"])
+def test_the_name_of_an_added_token_in_a_structure(name, special):
+    """A special token spells nothing, so its name is spelled out; any other added token is text."""
+    added = [{"id": 257, "content": name, "special": special}]
+    grammars = Grammars(lambda: _with_added(added), 258, Vocabulary(size=258, eos=(256,)))
+    one = grammars.matcher(Structure("regex", re.escape(name) + "!"), ())
+    said = []
+    while (token := min(tokens(one.allowed(said)))) != 256:
+        said.append(token)
+    assert said == [*([*name.encode()] if special else [257]), *b"!"]
+
+
+def test_the_name_of_end_of_sequence_does_not_end_an_output():
+    one = grammars().matcher(Structure("regex", "<eos>"), ())
+    assert tokens(one.allowed([])) == {*b"<"}
+
+
+def _with_added(added):
+    content = json.loads(byte_tokenizer_json(["<end>"]))
+    (template,) = content["added_tokens"]
+    content["added_tokens"] += [{**template, **token} for token in added]
+    return json.dumps(content)
 
 
 def test_a_slot_alone_and_slots_followed_by_anything():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -20,6 +21,9 @@ Message = Mapping[str, object]
 
 _OWN_ARGUMENTS = ("messages", "add_generation_prompt", "continue_final_message", "tokenize")
 """What `render` passes itself."""
+THINK_MARKS = ("<think>", "</think>")
+TOOL_MARKS = ("<tool_call>", "</tool_call>")
+"""Some tokenizers hold these for special tokens, though they say what an answer's parts are."""
 
 
 class Tokenizer:
@@ -60,11 +64,12 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids. Bytes that are no whole character come out as U+FFFD.
 
-        <think> and </think> always come out: without them nobody could tell reasoning from the answer.
+        Marks of reasoning and of tool calls always come out: without them nobody could tell these from the
+        answer.
         """
-        if not skip_special_tokens or self._hidden_think_ids.isdisjoint(ids):
+        if not skip_special_tokens or self._special_marks.isdisjoint(ids):
             return self._decode(ids, skip_special_tokens)
-        pieces = groupby(ids, self._hidden_think_ids.__contains__)
+        pieces = groupby(ids, self._special_marks.__contains__)
         return "".join(self._decode(list(piece), not marks) for marks, piece in pieces)
 
     def _decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
@@ -76,9 +81,10 @@ class Tokenizer:
         )
 
     @cached_property
-    def _hidden_think_ids(self) -> frozenset[int]:
-        """Ids of the reasoning marks if decoding would leave them out."""
-        return frozenset(self.think_ids or ()) & self.special_ids
+    def _special_marks(self) -> frozenset[int]:
+        """Ids of marks that decoding would leave out."""
+        found = {self.token_id(mark) for mark in (*THINK_MARKS, *TOOL_MARKS)}
+        return frozenset(token for token in found if token in self.special_ids)
 
     def chat(self, messages: Sequence[Message], /, **chat_template_kwargs: object) -> list[int]:
         """Token ids of a conversation, up to where the assistant speaks.
@@ -132,11 +138,17 @@ class Tokenizer:
         return self._backend.get_vocab()
 
     def json(self) -> str:
-        """What a tokenizer.json of it holds, added tokens included, without padding and truncation."""
+        """What a tokenizer.json of it holds, added tokens included, without padding and truncation.
+
+        Marks of tool calls are ordinary tokens in it, for whoever matches text with it.
+        """
         backend = copy(self._backend.backend_tokenizer)
         backend.no_padding()
         backend.no_truncation()
-        return backend.to_str()
+        content: dict[str, Any] = json.loads(backend.to_str())
+        for token in content["added_tokens"]:
+            token["special"] = token["special"] and token["content"] not in TOOL_MARKS
+        return json.dumps(content)
 
     def token_id(self, token: str) -> int | None:
         """Id of a token by its exact name, None if there is none."""
@@ -156,7 +168,7 @@ class Tokenizer:
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """Ids that decoding leaves out, but for those of <think> and </think>."""
+        """Ids that decoding leaves out, but for marks of reasoning and tool calls."""
         return frozenset(self._backend.all_special_ids) | frozenset(
             i for i, token in self._backend.added_tokens_decoder.items() if token.special
         )
@@ -164,7 +176,7 @@ class Tokenizer:
     @property
     def think_ids(self) -> tuple[int, int] | None:
         """Ids of <think> and </think>, if both are single tokens."""
-        opening, closing = self.token_id("<think>"), self.token_id("</think>")
+        opening, closing = map(self.token_id, THINK_MARKS)
         return None if opening is None or closing is None else (opening, closing)
 
 

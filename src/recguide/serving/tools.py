@@ -214,7 +214,7 @@ def _form_of(template: str | None) -> _Form:
     """How a model writes calls, told by what its template shows it."""
     if template is None or not re.search(r"\btools\b", template):
         raise ParameterError("tools", "this model's chat template takes none; leave them out")
-    if _Tagged.OPENING in template:
+    if _Tagged.OPENING in template and "<function=" not in template:
         return _Tagged()
     if '"parameters"' in template:
         return _Bare()

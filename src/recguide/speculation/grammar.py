@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recguide.core import ParameterError, RecGuideError, Structure, Vocabulary, opens_thinking
+from recguide.speculation.grammar_tokens import read_tokens
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -185,21 +186,15 @@ class Grammars:
         """
         if self._tokens is not None:
             return self._tokens
-        try:
-            from llguidance import LLTokenizer
-        except ImportError as error:
+        if find_spec("llguidance") is None:
             raise ParameterError(
                 "structure", "needs llguidance; install it with pip install 'recguide[serve]'"
-            ) from error
+            )
         if not self._vocabulary.eos:
             raise ParameterError(
                 "structure", "this model has no end-of-sequence token to end one; leave it out"
             )
-        self._tokens = LLTokenizer(
-            self._tokenizer(),
-            n_vocab=self._size,
-            eos_token=list(self._vocabulary.eos),
-        )
+        self._tokens = read_tokens(self._tokenizer(), self._size, list(self._vocabulary.eos))
         return self._tokens
 
     def matcher(self, structure: Structure, prompt: Sequence[int]) -> Matcher:
