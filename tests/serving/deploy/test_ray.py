@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 pytest.importorskip("ray.serve", reason="needs the extra 'ray'")
 
 KEY = "secret"
+ANSWERED = "recguide:e2e_request_latency_seconds_count"
 LONG = "Once upon a time there was a lighthouse keeper who counted waves. " * 12
 
 
@@ -58,7 +59,7 @@ class Deployment:
         """Replica → requests that it has answered to their end."""
         with self.client() as client:
             text = client.get("/metrics").text
-        return {name: value for (name, _), value in samples(text, "recguide:requests_total").items()}
+        return {name: value for (name, _), value in samples(text, ANSWERED).items()}
 
 
 def until(true: Callable[[], bool], seconds: float = 120) -> None:

@@ -148,15 +148,14 @@ class Ingress:
 
     async def _ask_all(self, method: str, argument: object) -> Sequence[object]:
         """What replicas say; one that says nothing in time is left out."""
+        asked = self._all.broadcast(method, argument)
         try:
-            found = await self._all.broadcast(method, argument).results_async(
-                timeout_s=PATIENCE_S, return_exceptions=True
-            )
+            found = await asked.results_async(timeout_s=PATIENCE_S, return_exceptions=True)
         except (*_NOBODY, TimeoutError) as error:
             found = [error]
         for failure in found:
             if isinstance(failure, BaseException):
-                _LOG.info("a replica did not answer %s: %s", method, failure)
+                _LOG.warning("a replica did not answer %s: %s", method, type(failure).__name__)
         return found
 
 
