@@ -190,6 +190,14 @@ def test_a_model_without_end_of_sequence_takes_no_structure():
         bare.matcher(WORDS, ())
 
 
+def test_a_tokenizer_that_cannot_be_read_refuses_structures_and_nothing_else(caplog):
+    broken = Grammars(lambda: '{"added_tokens": []}', 261, Vocabulary(size=261, eos=(EOS,)))
+    broken.warm()
+    assert "will be refused" in caplog.text
+    with pytest.raises(ParameterError, match="tokenizer"):
+        broken.matcher(WORDS, ())
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [("xml", "x"), ("regex", ""), ("json_object", "{}"), ("json_schema", {}), ("regex", "a" * 70_000)],

@@ -6,6 +6,7 @@ plain decoding of its token see the same. A matcher only remembers where it stoo
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recguide.core import ParameterError, RecGuideError, Structure, Vocabulary, opens_thinking
+from recguide.speculation.field import on_device
 from recguide.speculation.grammar_tokens import read_tokens
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+
+_LOG = logging.getLogger(__name__)
 
 Bits = NDArray[np.int32]
 """[slots, words]: bit t of a slot's words says whether token t is allowed."""
@@ -50,7 +54,7 @@ class Allowed:
     def on(self, device: torch.device) -> Tensor:
         """[slots, size] bool on a device; only the bits travel there."""
         octets = torch.from_numpy(self.bits.view(np.uint8)).to(device, non_blocking=True)
-        places = torch.tensor([1 << place for place in range(8)], dtype=torch.uint8, device=device)
+        places = on_device([1 << place for place in range(8)], torch.uint8, device)
         return ((octets[:, :, None] & places) != 0).flatten(1)[:, : self.size]
 
     def __contains__(self, slot_and_token: tuple[int, int]) -> bool:
@@ -175,14 +179,16 @@ class Grammars:
         self._compiled: OrderedDict[Structure, LLMatcher] = OrderedDict()
 
     def warm(self) -> None:
-        """Prepares where there can be structures, so that the first does not keep others waiting."""
-        if self._vocabulary.eos and find_spec("llguidance") is not None:
+        """Prepares, so that the first structure keeps nobody waiting; says so if there can be none."""
+        try:
             self.prepare()
+        except ParameterError as error:
+            _LOG.warning("requests with a structure will be refused: %s", error)
 
     def prepare(self) -> LLTokenizer:
         """The tokens, which take a second to read, once.
 
-        Raises ParameterError if llguidance is missing or nothing can end an output.
+        Raises ParameterError if llguidance is missing or cannot read them, or nothing can end an output.
         """
         if self._tokens is not None:
             return self._tokens
@@ -194,7 +200,12 @@ class Grammars:
             raise ParameterError(
                 "structure", "this model has no end-of-sequence token to end one; leave it out"
             )
-        self._tokens = read_tokens(self._tokenizer(), self._size, list(self._vocabulary.eos))
+        try:
+            self._tokens = read_tokens(self._tokenizer(), self._size, list(self._vocabulary.eos))
+        except ValueError as error:
+            raise ParameterError(
+                "structure", f"llguidance cannot read this model's tokenizer ({error}); leave it out"
+            ) from error
         return self._tokens
 
     def matcher(self, structure: Structure, prompt: Sequence[int]) -> Matcher:
