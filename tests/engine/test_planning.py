@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import fake
 from tests.engine.device import device_engine, padded_engine
 from tests.engine.test_equality import PROMPTS, SAMPLING, SETTINGS, assert_same, decode, model, plain
 from tests.engine.wayward import wayward
-from tests.fake import encode
+from tests.fake import FakeBackbone, Script, Slip, encode
 
-from recguide.core import SamplingParams
+from recguide.core import ParameterError, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
 
 ANSWER = tuple(encode("the quick brown fox jumps over the lazy dog, and then it naps in the warm sun. " * 3))
@@ -49,3 +53,208 @@ def test_a_random_walk_over_plans_writes_plain_text(walk, setting, sampling, con
     params = {**SETTINGS[setting], **SAMPLING[sampling]}
     completions, _ = planned(make, "llama", walk, config, **params)
     assert_same(completions, plain("llama", setting, sampling))
+
+
+@pytest.mark.parametrize("policy", ["price", "paper", "fixed", "fixed-8", "ar"])
+@pytest.mark.parametrize("sampling", SAMPLING)
+def test_every_policy_writes_plain_text(policy, sampling):
+    machine = device_engine(model("nemotron_labs_diffusion"), decode, policy=policy)
+    completions = fake.complete(machine, PROMPTS, SamplingParams(max_tokens=24, **SAMPLING[sampling]))
+    assert_same(completions, plain("nemotron_labs_diffusion", "plain", sampling))
+
+
+def test_requests_of_several_policies_and_methods_share_forwards():
+    machine = device_engine(model("llama"), decode)
+    wayward(machine, 7)
+    each = [
+        SamplingParams(max_tokens=24),
+        SamplingParams(max_tokens=24, policy="fixed-6"),
+        SamplingParams(max_tokens=24, policy="ar"),
+        SamplingParams(max_tokens=24, method="linear", block_size=8),
+        SamplingParams(max_tokens=24, max_block_size=3),
+    ]
+    requests = [machine.add(prompt, params)[0] for prompt, params in zip(PROMPTS, each, strict=True)]
+    fake.run(machine)
+    assert_same([request.completion() for request in requests], plain("llama", "plain", "greedy"))
+    assert max(requests[2].stats.blocks) == 1
+    assert max(requests[4].stats.blocks) <= 3 < max(requests[1].stats.blocks) <= 6
+
+
+# --- what is planned is what runs ---------------------------------------------------------------------------
+
+
+def scripted(count, slips=(), **config):
+    """An engine of as many requests as wanted, drafts of which slip at these distances from their prompts."""
+    scripts = [Script((200 + number, 65, 66, 67), ANSWER, dict(slips)) for number in range(count)]
+    machine = Engine(FakeBackbone(*scripts), fake.decode, EngineConfig(**config))
+    return machine, [script.prompt for script in scripts]
+
+
+def spied(machine):
+    """Collects, for each forward, what every request of it was planned to do and its layout."""
+    forwards = []
+    launch = machine.runner.launch
+
+    def spy(plan):
+        forwards.append([(machine._planner.planned.turns.get(one.request), one.layout) for one in plan])
+        return launch(plan)
+
+    machine.runner.launch = spy
+    return forwards
+
+
+def test_rows_are_those_of_the_plan_and_their_outcome_is_told():
+    machine, prompts = scripted(3, {position: Slip() for position in range(9, 300, 7)})
+    policy, forwards = wayward(machine, 3), spied(machine)
+    fake.complete(machine, prompts, SamplingParams(max_tokens=150))
+    for turn, layout in (pair for forward in forwards for pair in forward):
+        if turn is None:
+            continue
+        branches = [(branch.slot, branch.block) for branch in layout.branches]
+        if layout.phase.value == "verify":
+            assert len(layout.block) == turn.verified
+            assert branches == [(slot, block) for slot, _, block in turn.branches]
+            assert [row.stem for row in layout.rows[1:]] == [slot for slot, _ in branches]
+        elif layout.phase.value == "draft":
+            assert [len(row.tokens) for row in layout.rows] == [turn.block]
+    assert sum(len(view) for view, _, _ in policy.told) > 100
+    for view, plan, outcome in policy.told:
+        assert (outcome.acceptance <= np.maximum(plan.verified, 0)).all()
+        assert ((outcome.acceptance == 0) == (plan.verified == 0)).all()
+        assert (outcome.rank[outcome.acceptance >= np.maximum(view.draft, 1)] == 0).all()
+    heads = np.concatenate([outcome.head for _, _, outcome in policy.told])
+    ranks = np.concatenate([outcome.rank for _, _, outcome in policy.told])
+    assert {*heads.tolist()} == {-1, 0, 1}
+    assert (ranks == 1).any()
+
+
+def test_a_shorter_verification_computes_less():
+    machine, prompts = scripted(1)
+    forwards = spied(machine)
+    wayward(machine, 5)
+    fake.complete(machine, prompts, SamplingParams(max_tokens=100))
+    short = [
+        (turn, layout)
+        for forward in forwards
+        for turn, layout in forward
+        if layout.draft is not None and len(layout.block) < len(layout.draft.tokens)
+    ]
+    assert short
+    for turn, layout in short:
+        assert layout.query_tokens == turn.verified + sum(block for _, _, block in turn.branches)
+
+
+def test_buckets_hold_one_block_and_starve_nobody():
+    machine, prompts = scripted(6, {position: Slip() for position in range(9, 300, 5)}, batching="bucketed")
+    forwards = spied(machine)
+    wayward(machine, 11)
+    completions = fake.complete(machine, prompts, SamplingParams(max_tokens=80))
+    assert [completion.text for completion in completions] == [fake.decode(ANSWER[:80])] * 6
+    sizes = set()
+    for forward in forwards:
+        planned = [(turn, layout) for turn, layout in forward if turn is not None]
+        blocks = {
+            turn.block if layout.draft is None else len(layout.draft.tokens) for turn, layout in planned
+        }
+        assert len(blocks) <= 1
+        sizes |= blocks
+    assert len(sizes) > 5
+
+
+def test_padding_is_computed_and_changes_no_text():
+    slips = {position: Slip() for position in range(9, 300, 5)}
+    ragged, prompts = scripted(4, slips)
+    padded, _ = scripted(4, slips, batching="padded")
+    forwards = spied(padded)
+    for machine in (ragged, padded):
+        wayward(machine, 2)
+    texts = [
+        [
+            completion.token_ids
+            for completion in fake.complete(machine, prompts, SamplingParams(max_tokens=80))
+        ]
+        for machine in (ragged, padded)
+    ]
+    assert texts[0] == texts[1]
+    assert padded._backbone.query_tokens > ragged._backbone.query_tokens
+    for forward in forwards:
+        for turn, layout in forward:
+            if turn is not None and turn.width and layout.phase.value != "prefill":
+                assert layout.query_tokens == turn.width * len(layout.rows)
+
+
+@pytest.mark.parametrize("policy", ["price", "paper"])
+def test_a_mixed_load_uses_more_than_one_block(policy):
+    """Some requests draft well and some badly: one block for all would not do."""
+    slips = {position: Slip(second_right=False) for position in range(200)}
+    scripts = [Script((200 + number, 65), ANSWER, slips if number % 2 else {}) for number in range(6)]
+    machine = Engine(FakeBackbone(*scripts), fake.decode, EngineConfig(policy=policy))
+    forwards = spied(machine)
+    fake.complete(machine, [script.prompt for script in scripts], SamplingParams(max_tokens=120))
+    blocks = {len(layout.draft.tokens) for forward in forwards for _, layout in forward if layout.draft}
+    assert len(blocks) > 1
+
+
+@pytest.mark.parametrize("requests", [1, 8])
+def test_worthless_drafts_leave_plain_decoding(requests):
+    """After a short time no more than probes are drafted: two in a hundred query tokens."""
+    worthless = {position: Slip(risky=False, second_right=False) for position in range(1000)}
+    machine, prompts = scripted(requests, worthless, max_batch_tokens=256)
+    added = [machine.add(prompt, SamplingParams(max_tokens=400))[0] for prompt in prompts]
+    while min(len(request.emitted) for request in added) < 60:
+        machine.step()
+    tokens, queries = sum(len(request.emitted) for request in added), machine._backbone.query_tokens
+    fake.run(machine)
+    spent = machine._backbone.query_tokens - queries
+    assert spent <= 1.03 * (sum(len(request.emitted) for request in added) - tokens) + 40
+
+
+def test_plain_steps_of_a_policy_run_ahead():
+    machine = padded_engine(model("llama"), decode, policy="ar")
+    adopted = []
+    adopt = machine._planner.adopt
+    machine._planner.adopt = lambda: adopted.append(adopt())
+    completions = fake.complete(machine, PROMPTS, SamplingParams(max_tokens=24))
+    assert_same(completions, plain("llama", "plain", "greedy"))
+    assert len(adopted) > 10
+
+
+# --- what is asked for --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"policy": "cleverest"}, "policy"),
+        ({"policy": "fixed-99"}, "block"),
+        ({"policy": "price", "method": "linear"}, "policy"),
+        ({"policy": "price", "block_size": 8}, "policy"),
+        ({"policy": "price", "method": "ar"}, "policy"),
+        ({"max_block_size": 4, "method": "ar"}, "max_block_size"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused(params, field):
+    machine, prompts = scripted(1)
+    with pytest.raises(ParameterError) as refused:
+        machine.add(prompts[0], SamplingParams(**params))
+    assert refused.value.parameter == field
+
+
+def test_an_engine_says_at_its_start_who_chooses(caplog):
+    with caplog.at_level(logging.INFO, "recguide"):
+        scripted(1)
+        scripted(1, policy="fixed-8", batching="bucketed")
+        scripted(1, block_size=16)
+    said = [record.message for record in caplog.records if record.message.startswith("method")]
+    assert said == [
+        "method recguide, policy price, batching ragged",
+        "method recguide, policy fixed-8, batching bucketed",
+        "method recguide, no policy, B = 16",
+    ]
+
+
+def test_a_named_table_that_does_not_hold_is_refused(tmp_path):
+    file = tmp_path / "table.json"
+    for field in ("cost_table", "value_table"):
+        with pytest.raises(ParameterError, match=field):
+            scripted(1, **{field: file})

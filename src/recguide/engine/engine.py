@@ -120,12 +120,17 @@ class Engine:
         )
         self._tracing = True
         self._arrivals = count()
-        _LOG.info("%s", self._policies.active(drafts=self.vocabulary.mask is not None))
+        _LOG.info("%s", self.planning)
 
     @property
     def limit(self) -> int:
         """Prompt and output tokens of a request at most."""
         return self._limit
+
+    @property
+    def planning(self) -> str:
+        """In words, what chooses blocks and branches of a request that names nothing."""
+        return self._policies.active(drafts=self.vocabulary.mask is not None)
 
     @property
     def busy(self) -> bool:

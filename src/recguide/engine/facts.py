@@ -22,6 +22,7 @@ def facts_of(model: Model, engine: Engine, acceptance: str = "") -> Facts:
         think=vocabulary.think,
         method=engine.method_for(SamplingParams()).name,
         block_size=engine.config.block_size,
+        planning=engine.planning,
         drafts=vocabulary.mask is not None,
         max_running=engine.config.max_running,
         memory=engine.memory,

@@ -56,7 +56,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         device, dtype: where and in what it runs.
         max_model_len: prompt and output tokens of a request at most: the model's limit or the cache's.
         vocabulary_size, eos, think: of its vocabulary; `think` holds the ids of <think> and </think>.
-        method, block_size: what a request gets that names none.
+        method, block_size: what a request gets that names none; block size None is a policy's choice.
+        planning: the same in words, with policy and batching.
         drafts: whether the model can draft.
         max_running: requests that decode together at most.
         memory: where the memory went.
@@ -74,6 +75,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     think: tuple[int, int] | None
     method: str
     block_size: int | None
+    planning: str = ""
     drafts: bool
     max_running: int
     memory: MemoryPlan

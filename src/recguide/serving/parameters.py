@@ -14,6 +14,8 @@ from recguide.serving.structures import structure_field, structure_of
 NAMES: Mapping[str, str] = {
     "method": "speculation.method",
     "block_size": "speculation.block_size",
+    "policy": "speculation.policy",
+    "max_block_size": "speculation.max_block_size",
     "threshold": "speculation.threshold",
 }
 """Fields that requests call otherwise than the engine."""

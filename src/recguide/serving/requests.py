@@ -25,6 +25,10 @@ class Speculation(Body):
 
     method: str | None = Field(None, description="recguide, linear, tidar, ar or diffusion.")
     block_size: int | None = Field(None, ge=1, description="Slots drafted and verified together.")
+    policy: str | None = Field(
+        None, description="Who chooses block sizes and branches: price, paper, fixed, fixed-16 and so on, ar."
+    )
+    max_block_size: int | None = Field(None, ge=1, description="No block is larger, whoever chooses.")
     threshold: float | None = Field(None, description="Confidence that fixes a slot, diffusion only.")
 
 
