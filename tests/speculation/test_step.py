@@ -150,3 +150,34 @@ def test_what_does_not_fit_is_refused():
             small.fill(words, [wrong])
     with pytest.raises(RecGuideError, match="2 requests"):
         small.fill(words, [fitting, fitting])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 2**32), min_size=1, max_size=6))
+def test_a_table_of_many_is_that_of_few(seeds):
+    """Written column by column or word by word, over whatever lay there before."""
+    judged = []
+    for seed in seeds:
+        draw = np.random.default_rng(seed)
+        branches = [
+            Branch(kind, 1 + at, 4, int(draw.integers(9)) if kind is BranchKind.CORRECTION else None)
+            for at, kind in enumerate(draw.permutation(list(BranchKind))[: draw.integers(4)])
+        ]
+        block = tuple(draw.integers(9, size=draw.integers(1, 7)).tolist())
+        stops = tuple(draw.integers(9, size=draw.integers(4)).tolist())
+        heads = draw.integers(30, size=len(branches)).tolist()
+        judged.append(
+            Judged(block, int(draw.integers(50)), 5, bool(draw.integers(2)), stops, branches, heads)
+        )
+    few, many = (np.full(SHAPE.words + 5, 77, np.int32) for _ in range(2))
+    SHAPE._fill_few(few, judged)
+    SHAPE._fill_many(many, judged)
+    assert few.tolist() == many.tolist()
+
+
+@pytest.mark.parametrize("change", [{"block": (1,) * 7}, {"stops": (1,) * 4}, {"branches": (1,) * 5}])
+def test_many_that_do_not_fit_are_refused(change):
+    one = Judged((1, 2), 0, 5, False, (3,))._replace(**change)
+    shape = SettleShape(requests=30, block=6, stops=3, branches=4)
+    with pytest.raises(RecGuideError, match="do not fit"):
+        shape.fill(np.zeros(shape.words, np.int32), [one] * 25)

@@ -8,15 +8,13 @@ emission and may only *end* a request: what a round emitted past that end is dro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from recguide.core import Chunk, FinishReason, Origin
+from recguide.core import Chunk, FinishReason, Origin, TokenLogprobs, light
 from recguide.engine.request import Request
 from recguide.engine.rounds import Verdict
 from recguide.speculation.rows import BranchKind, Phase
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Advanced:
     """What a verdict has done to its request.
 
@@ -96,43 +94,53 @@ def publish(done: Advanced) -> Chunk | None:
     if not verdict.tokens:
         _count(request, verdict, 0)
         # One that was to emit nothing ends here all the same.
-        return _chunk(request, done.start) if request.finish_reason is FinishReason.LENGTH else None
-    request.origins += _origins(done)[:kept]
+        return _chunk(request, (), (), ()) if request.finish_reason is FinishReason.LENGTH else None
+    tokens, origins, logprobs = verdict.tokens[:kept], _origins(done)[:kept], verdict.logprobs[:kept]
+    request.origins += origins
     if not request.params.stop:
-        for token in verdict.tokens[:kept]:
-            request.text.push(token, may_stop=False)
+        push = request.text.push
+        for token in tokens:
+            push(token, may_stop=False)
     if request.finish_reason is not None:
         request.text.finish()
-    request.logprobs += verdict.logprobs[:kept]
+    request.logprobs += logprobs
     request.stats.tokens = len(request.emitted)
     _count(request, verdict, kept)
-    return _chunk(request, done.start)
+    return _chunk(request, tokens, origins, logprobs)
 
 
-def _chunk(request: Request, start: int) -> Chunk:
+def _chunk(
+    request: Request,
+    tokens: tuple[int, ...],
+    origins: tuple[Origin, ...],
+    logprobs: tuple[TokenLogprobs, ...],
+) -> Chunk:
     finished = request.finish_reason is not None and request.error is None
     return Chunk(
-        index=request.choice,
-        text=request.text.take(final=finished),
-        token_ids=tuple(request.emitted[start:]),
-        origins=tuple(request.origins[start:]),
-        logprobs=None if request.params.logprobs is None else tuple(request.logprobs[start:]),
-        completion=request.completion() if finished else None,
+        request.choice,
+        request.text.take(final=finished),
+        tokens,
+        origins,
+        None if request.params.logprobs is None else logprobs,
+        request.completion() if finished else None,
     )
 
 
-def _origins(done: Advanced) -> list[Origin]:
+_FROM_PREFILL, _PLAIN = (Origin.PREFILL,), (Origin.AR,)
+
+
+def _origins(done: Advanced) -> tuple[Origin, ...]:
     """How each emitted token came to be; the round's last verdict is a correction or the bonus."""
     verdict, layout = done.verdict, done.verdict.layout
     if layout.phase is Phase.PREFILL:
-        return [Origin.PREFILL]
+        return _FROM_PREFILL
     if len(layout.block) == 1:
-        return [Origin.AR]
+        return _PLAIN
     matched = Origin.ACCEPTED if done.drafted_by is None else Origin.REUSED
     if not done.request.method.verifies:
         matched = Origin.DIFFUSION
     last = Origin.BONUS if verdict.acceptance == len(layout.block) else Origin.CORRECTION
-    return [matched] * (verdict.acceptance - 1) + [last]
+    return (matched,) * (verdict.acceptance - 1) + (last,)
 
 
 def _count(request: Request, verdict: Verdict, kept: int) -> None:

@@ -34,8 +34,9 @@ def spans_of(plan: Sequence[Scheduled]) -> list[list[slice]]:
     for scheduled in plan:
         spans: list[slice] = []
         for row in scheduled.layout.rows:
-            spans.append(slice(at, at + len(row.wanted)))
-            at += len(row.wanted)
+            end = at + len(row.wanted)
+            spans.append(slice(at, end))
+            at = end
         each.append(spans)
     return each
 

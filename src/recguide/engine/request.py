@@ -89,7 +89,8 @@ class Request:
     @property
     def prefill_end(self) -> int:
         """Tokens to cache before decoding: the prompt, or after a preemption all but the seed."""
-        return len(self.prompt) + max(0, len(self.emitted) - 1)
+        emitted = len(self.emitted)
+        return len(self.prompt) + (emitted - 1 if emitted else 0)
 
     @property
     def committed(self) -> Sequence[int]:

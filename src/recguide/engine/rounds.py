@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from recguide.core import Row, TokenLogprobs
+from recguide.core import Row, TokenLogprobs, light
 from recguide.engine.picking import Unpickable, consecutive
 from recguide.engine.scheduler import Scheduled
 from recguide.speculation.picks import Picks
@@ -18,7 +18,7 @@ from recguide.speculation.rows import Branch, BranchKind, Draft, Layout, Phase, 
 from recguide.speculation.settle import Verdicts, settle
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Verdict:
     """What a forward decided for one request.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol
 
+from recguide.core import light
 from recguide.engine.request import Request
 from recguide.kv.pages import OutOfPages, PagePool
 from recguide.kv.prefix_tree import PrefixTree
@@ -51,7 +51,7 @@ SCORED_TOKENS = 256
 _arrival = attrgetter("arrival")
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Scheduled:
     request: Request
     layout: Layout
@@ -163,7 +163,9 @@ class Scheduler:
         """Makes room for a plan without taking it from anyone; false if there is too little."""
         try:
             for scheduled in plan:
-                scheduled.request.table.extend(_room(scheduled.request))
+                request = scheduled.request
+                if (length := _room(request)) > request.table.capacity:
+                    request.table.extend(length)
         except OutOfPages:
             return False
         return True
@@ -318,7 +320,10 @@ def _chunks(prefilling: Sequence[Request], tokens: int) -> Iterator[tuple[Reques
 
 def _room(request: Request) -> int:
     """Tokens to hold pages for: two blocks beyond what is to be cached, but none past what can ever be."""
-    return min(request.prefill_end + 2 * request.block, kv_tokens(request))
+    wanted = request.prefill_end + 2 * request.block
+    if wanted <= request.table.capacity:  # nearly always
+        return wanted
+    return min(wanted, kv_tokens(request))
 
 
 def _entry_room(request: Request) -> int:

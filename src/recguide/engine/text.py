@@ -61,30 +61,29 @@ class TextStream:
 
     def _grow(self, may_stop: bool, held: str) -> bool:
         """Takes over what is new in the decoded text, but for a tail of `held` characters."""
-        before = self._decoded(self._ids[self._start : self._read])
-        now = self._decoded(self._ids[self._start :])
-        whole = now.rstrip(held) if held else now
+        ids, start = self._ids, self._start
+        try:
+            before, now = self._decode(ids[start : self._read]), self._decode(ids[start:])
+        except Exception as error:
+            raise UndecodableTokens(error) from error
+        whole = now.rstrip(held) if held and now.endswith(held) else now
         known = len(before) + self._ahead
         if len(whole) <= known:
             return False
         if len(whole) == len(now):
-            self._start, self._read, self._ahead = self._read, len(self._ids), 0
+            self._start, self._read, self._ahead = self._read, len(ids), 0
         else:
             self._ahead = len(whole) - len(before)
         return self._append(whole[known:], may_stop)
 
-    def _decoded(self, ids: Sequence[int]) -> str:
-        try:
-            return self._decode(ids)
-        except Exception as error:
-            raise UndecodableTokens(error) from error
-
     def take(self, *, final: bool) -> str:
         """The text since the last call; before the end, without a tail that may become a stop string."""
-        end = len(self.text) if final else len(self.text) - self._held()
-        delta = self.text[self._released : end]
-        self._released = max(self._released, end)
-        return delta
+        start, end = self._released, len(self.text)
+        if self._stops and not final:
+            end -= self._held()
+        if end > start:
+            self._released = end
+        return self.text[start:end]
 
     def _append(self, piece: str, may_stop: bool) -> bool:
         searched = len(self.text)

@@ -17,6 +17,10 @@ class BlockTable:
     Args:
         pool: where pages come from.
         tree: where whole pages of committed tokens are shared; None shares nothing.
+
+    Attributes:
+        array: `pages` as an array, kept up to date so that a forward need not convert it.
+        capacity: tokens that fit in the pages held.
     """
 
     def __init__(self, pool: PagePool, tree: PrefixTree | None = None) -> None:
@@ -25,17 +29,9 @@ class BlockTable:
         self._nodes: list[Node] = []
         """Of the first pages, which are the tree's and may be others' too; nothing is written there."""
         self.pages: list[int] = []
-        self._array = np.empty(16, np.int32)
-
-    @property
-    def array(self) -> NDArray[np.int32]:
-        """`pages` as an array, kept up to date so that a forward need not convert it."""
-        return self._array[: len(self.pages)]
-
-    @property
-    def capacity(self) -> int:
-        """Tokens that fit in the pages held."""
-        return len(self.pages) * self._pool.page_size
+        self.capacity = 0
+        self._room = np.empty(16, np.int32)
+        self.array: NDArray[np.int32] = self._room[:0]
 
     def adopt(self, tokens: Sequence[int]) -> int:
         """An empty table takes the pages of the longest known beginning of `tokens`; returns its length."""
@@ -70,6 +66,7 @@ class BlockTable:
             self._tree.let_go(self._nodes)
         self._pool.give(own)
         self._nodes, self.pages = [], []
+        self._note(0)
 
     def _share(self, tree: PrefixTree, tokens: Sequence[int]) -> None:
         """Adds whole pages to the tree until it has another's there."""
@@ -99,6 +96,11 @@ class BlockTable:
     def _append(self, pages: Sequence[int]) -> None:
         held = len(self.pages)
         self.pages += pages
-        if len(self.pages) > len(self._array):
-            self._array = np.resize(self._array, 2 * len(self.pages))
-        self._array[held : len(self.pages)] = pages
+        if len(self.pages) > len(self._room):
+            self._room = np.resize(self._room, 2 * len(self.pages))
+        self._room[held : len(self.pages)] = pages
+        self._note(len(self.pages))
+
+    def _note(self, held: int) -> None:
+        self.array = self._room[:held]
+        self.capacity = held * self._pool.page_size

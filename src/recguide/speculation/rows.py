@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 
-from recguide.core import Row
+from recguide.core import Row, light
 
 
 class BranchKind(StrEnum):
@@ -21,7 +21,7 @@ class BranchKind(StrEnum):
     """The round ends at the branch's slot; the verifier's token overwrites slot 0 (TiDAR)."""
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Branch:
     """A prospective next draft whose slot 0 lies at slot `slot` of the block being verified (1..B).
 
@@ -35,7 +35,7 @@ class Branch:
     head: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Draft:
     """A draft in hand: the block's tokens and what the draft distribution said of each slot.
 
@@ -88,7 +88,7 @@ class Phase(StrEnum):
     """Also an AR step: a block of one slot."""
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Layout:
     """One request's rows in a forward.
 
@@ -112,7 +112,9 @@ class Layout:
 
     @property
     def query_tokens(self) -> int:
-        return sum([len(row.tokens) for row in self.rows]) + sum([len(row.tokens) for row in self.padding])
+        rows = self.rows
+        tokens = len(rows[0].tokens) if len(rows) == 1 else sum([len(row.tokens) for row in rows])
+        return tokens + sum([len(row.tokens) for row in self.padding]) if self.padding else tokens
 
     def padded(self, padding: tuple[Row, ...]) -> Layout:
         return replace(self, padding=padding)

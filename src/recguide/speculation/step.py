@@ -30,6 +30,10 @@ PICKS, INTEGERS = 7, 3
 """Words of a slot: token, candidate, bad, and as real numbers p1, p2, entropy, logprob."""
 
 
+MANY = 24
+"""Requests from which on a table is written column by column."""
+
+
 class Judged(NamedTuple):
     """A request whose block is judged in a step.
 
@@ -83,10 +87,47 @@ class SettleShape:
 
         Raises RecGuideError for what does not fit.
         """
+        if len(judged) >= MANY:
+            self._fill_many(words, judged)
+        else:
+            self._fill_few(words, judged)
+
+    def _fill_many(self, words: Words, judged: Sequence[Judged]) -> None:
+        """Column by column: most requests are alike."""
+        blocks, stops = [one.block for one in judged], [one.stops for one in judged]
+        branches = [one.branches for one in judged]
+        if (
+            len(judged) > self.requests
+            or max(map(len, blocks)) > self.block
+            or max(map(len, stops)) > self.stops
+            or max(map(len, branches)) > self.branches
+        ):
+            raise self._misfit(judged)
+        used = len(judged) * self.stride
+        table = words[:used].reshape(len(judged), self.stride)
+        first = HEADER + self.block + self.stops
+        table[:, HEADER : HEADER + self.block] = 0
+        table[:, HEADER + self.block :] = -1
+        table[:, first : first + self.branches] = 0
+        table[:, :HEADER] = [(len(one.block), one.cap, one.trusted, one.pick) for one in judged]
+        _write(table[:, HEADER:], blocks)
+        _write(table[:, HEADER + self.block :], stops)
+        for row, one in zip(table, judged, strict=True):
+            if one.branches:
+                for at, values in enumerate(_branch_words(one)):
+                    start = first + at * self.branches
+                    row[start : start + len(values)] = values
+        words[used : self.words] = 0
+
+    def _misfit(self, judged: Sequence[Judged]) -> RecGuideError:
+        return RecGuideError(f"settle: {len(judged)} requests do not fit into {self}")
+
+    def _fill_few(self, words: Words, judged: Sequence[Judged]) -> None:
+        """Word by word, which is faster for few."""
         no_branches = _ZEROS[: self.branches] + _NONE[: 2 * self.branches]
-        continuation = BranchKind.CONTINUATION
         flat: list[int] = []
-        for block, pick, cap, trusted, stops, branches, heads in judged:
+        for one in judged:
+            block, pick, cap, trusted, stops, branches, _ = one
             flat += (len(block), cap, trusted, pick)
             flat += block
             flat += _ZEROS[: self.block - len(block)]
@@ -96,23 +137,44 @@ class SettleShape:
                 flat += no_branches
                 continue
             spare = self.branches - len(branches)
-            flat += [branch.slot for branch in branches]
+            slots, candidates, predicted = _branch_words(one)
+            flat += slots
             flat += _ZEROS[:spare]
-            flat += [-1 if branch.head is None else branch.head for branch in branches]
+            flat += candidates
             flat += _NONE[:spare]
-            flat += [
-                head if branch.kind is continuation else -1
-                for branch, head in zip(branches, heads, strict=True)
-            ]
+            flat += predicted
             flat += _NONE[:spare]
         # Lists that are too long leave a number of words that no number of requests has.
         if len(judged) > self.requests or len(flat) != len(judged) * self.stride:
-            raise RecGuideError(f"settle: {len(judged)} requests do not fit into {self}")
+            raise self._misfit(judged)
         words[: len(flat)] = array("i", flat)
         words[len(flat) : self.words] = 0
 
 
 _ZEROS, _NONE = (0,) * 1024, (-1,) * 1024
+
+
+def _branch_words(judged: Judged) -> tuple[list[int], list[int], list[int]]:
+    """Of a request's branches the slots, the candidates, and the first picks of continuations."""
+    continuation, branches = BranchKind.CONTINUATION, judged.branches
+    return (
+        [branch.slot for branch in branches],
+        [-1 if branch.head is None else branch.head for branch in branches],
+        [
+            head if branch.kind is continuation else -1
+            for branch, head in zip(branches, judged.heads, strict=True)
+        ],
+    )
+
+
+def _write(table: Words, lists: Sequence[Sequence[int]]) -> None:
+    """Writes a list into the beginning of each row."""
+    width = len(lists[0])
+    if set(map(len, lists)) == {width}:
+        table[:, :width] = lists
+        return
+    for row, one in zip(table, lists, strict=True):
+        row[: len(one)] = one
 
 
 @dataclass(frozen=True, slots=True)
