@@ -10,6 +10,7 @@ from recguide.guidance.conditions import Conditions
 from recguide.guidance.trace_file import read_trace, write_trace
 from recguide.guidance.value import ValueTable, found
 
+HEADER = {"policy": "price", "conditions": {"model": "m", "fingerprint": "print"}}
 SMALL = ("--max-tokens", "36", "--temperature", "1.5")
 
 
@@ -39,14 +40,14 @@ def test_the_table_is_saved_where_engines_find_it(cli, cache, prompts, tmp_path)
     assert str(file) in result.stderr
     assert "mean A" in result.stdout
     header, records = read_trace(trace)
-    assert header["fingerprint"] == wanted.fingerprint
+    assert header["conditions"]["fingerprint"] == wanted.fingerprint
     assert table.rounds == len(records)
     assert picture.stat().st_size > 0
 
 
 def test_json_is_one_object_and_the_file_can_be_named(cli, tmp_path):
     trace, file = tmp_path / "served.jsonl.zst", tmp_path / "mine.json"
-    write_trace(trace, {"policy": "price", "model": "m", "fingerprint": "print"}, many(50))
+    write_trace(trace, HEADER, many(50))
     result = cli("calibrate", "--from-trace", str(trace), "--output", str(file), "--json")
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)
@@ -58,7 +59,7 @@ def test_json_is_one_object_and_the_file_can_be_named(cli, tmp_path):
 
 def test_traces_make_a_table_and_say_what_they_lack(cli, cache, tmp_path):
     trace = tmp_path / "served.jsonl.zst"
-    write_trace(trace, {"policy": "price", "model": "m", "fingerprint": "print"}, many(100))
+    write_trace(trace, HEADER, many(100))
     result = cli("calibrate", "--from-trace", str(trace))
     assert result.exit_code == 0, result.output
     assert ValueTable.read(cache / "values" / "print.json").conditions.model == "m"
@@ -69,7 +70,7 @@ def test_traces_make_a_table_and_say_what_they_lack(cli, cache, tmp_path):
 def test_a_trace_without_a_block_is_refused_by_name(cli, tmp_path):
     trace = tmp_path / "served.jsonl.zst"
     records = [one for one in many(20) if one.block != 32]
-    write_trace(trace, {"policy": "fixed-16", "model": "m", "fingerprint": "print"}, records)
+    write_trace(trace, HEADER, records)
     result = cli("calibrate", "--from-trace", str(trace))
     assert result.exit_code == 2
     assert "no round has a block of 32" in result.stderr

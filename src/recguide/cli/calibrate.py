@@ -245,7 +245,7 @@ def _plot(table: ValueTable, judged: Reliability | None, file: Path) -> None:
 def _header(where: Conditions) -> dict[str, object]:
     from dataclasses import asdict
 
-    return {"model": where.model, "fingerprint": where.fingerprint, "conditions": asdict(where)}
+    return {"conditions": asdict(where)}
 
 
 # --- what comes out -----------------------------------------------------------------------------------------
@@ -270,7 +270,6 @@ def _object(
         "reliability": None if judged is None else judged.as_object(),
         "coverage": None if covered is None else asdict(covered),
         "policies": None if recorded is None else dict(recorded.policies),
-        "warm_ups_dropped": None if recorded is None else recorded.dropped,
     }
 
 
@@ -314,7 +313,7 @@ def _show(table: ValueTable, rounds: Rounds, judged: Reliability | None) -> None
 def _show_coverage(covered: Coverage, recorded: Recorded) -> None:
     screen = out()
     policies = ", ".join(f"{name} ({count:,} rounds)" for name, count in recorded.policies.items())
-    screen.print(f"recorded under {policies}; {recorded.dropped:,} rounds of warm-ups dropped")
+    screen.print(f"recorded under {policies}")
     for block, share in covered.share.items():
         screen.print(
             f"block {block}: {covered.rounds[block]:,} rounds; {share:.0%} of all rounds have a history "

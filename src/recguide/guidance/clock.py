@@ -40,8 +40,12 @@ class Clock:
     def slope_ms(self, tokens: float) -> float:
         """What one more query token costs around there."""
         reach = max(1.0, SPREAD * tokens)
-        ends = self.mean_ms(np.array([max(1.0, tokens - reach), tokens + reach]))
-        return max(0.0, float(ends[1] - ends[0])) / (tokens + reach - max(1.0, tokens - reach))
+        low, high = max(1.0, tokens - reach), tokens + reach
+        return max(0.0, self._mean_at(high) - self._mean_at(low)) / (high - low)
+
+    def _mean_at(self, tokens: float) -> float:
+        low = min(int(tokens), len(self._mean) - 1)
+        return float(self._mean[low]) + (tokens - low) * float(self._rise[low])
 
     def _look_up(self, values: Floats, tokens: Ints) -> Floats:
         last = len(values) - 1

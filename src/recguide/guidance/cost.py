@@ -97,21 +97,25 @@ class CostTable:
         return asdict(self)
 
     @classmethod
+    def of(cls, content: Mapping[str, Any]) -> CostTable:
+        """What `as_object` made; KeyError, TypeError, ValueError or MalformedTable for anything else."""
+        return cls(
+            tokens=tuple(int(n) for n in content["tokens"]),
+            base_ms=_times(content["base_ms"]),
+            spread_ms=_times(content["spread_ms"]),
+            prefix_ms=float(content["prefix_ms"]),
+            pair_ms=float(content["pair_ms"]),
+            stepped=bool(content["stepped"]),
+            residual=float(content["residual"]),
+            conditions=_conditions(content["conditions"]),
+            measured_at=str(content["measured_at"]),
+        )
+
+    @classmethod
     def read(cls, file: Path) -> CostTable:
         """Raises MalformedTable, naming the file."""
         try:
-            content: Any = json.loads(file.read_text(encoding="utf-8"))
-            return cls(
-                tokens=tuple(int(n) for n in content["tokens"]),
-                base_ms=_times(content["base_ms"]),
-                spread_ms=_times(content["spread_ms"]),
-                prefix_ms=float(content["prefix_ms"]),
-                pair_ms=float(content["pair_ms"]),
-                stepped=bool(content["stepped"]),
-                residual=float(content["residual"]),
-                conditions=_conditions(content["conditions"]),
-                measured_at=str(content["measured_at"]),
-            )
+            return cls.of(json.loads(file.read_text(encoding="utf-8")))
         except OSError as error:
             raise MalformedTable(f"{file} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, RecursionError, MalformedTable) as error:

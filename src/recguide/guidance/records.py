@@ -28,7 +28,6 @@ class RoundRecord:
         signals, previous, full: history as it was when the round was planned.
         branches: (slot, head, block) of each that ran; `reused` indexes them, −1 for none.
         price, query_tokens: of the request in the forward that verified; `forward_ms` is all the forward's.
-        warm_up: of a request that only got the engine ready; says nothing about traffic.
     """
 
     set: str
@@ -49,7 +48,6 @@ class RoundRecord:
     price: float = 0.0
     query_tokens: int = 0
     forward_ms: float = 0.0
-    warm_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

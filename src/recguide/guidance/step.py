@@ -109,14 +109,10 @@ def base_of(view: View) -> Base:
 
 def _beginnings(view: View, cell: Ints, beliefs: Beliefs, values: _Values) -> _Beginnings:
     free = np.flatnonzero(view.draft == 0)
-    # Requests of one cell that no block takes to their cap have one menu.
-    beyond = int(values.blocks[-1]) + 1
-    room = np.minimum(view.remaining[free], beyond)
-    _, first, menu = np.unique(cell[free] * (beyond + 1) + room, return_index=True, return_inverse=True)
-    rows, remaining = free[first], room[first]
-    head = beliefs.menus.head[cell[rows]]
-    found = beliefs.options.hulls(values.token[rows], head, values.capped(rows, remaining), remaining)
-    return _Beginnings(free, found.of(menu))
+    head, remaining = beliefs.menus.head[cell[free]], view.remaining[free]
+    return _Beginnings(
+        free, beliefs.options.hulls(values.token[free], head, values.capped(free, remaining), remaining)
+    )
 
 
 def _steps(begin: _Beginnings) -> _Additions:

@@ -14,6 +14,7 @@ Time = Callable[[Floats, Floats], Floats]
 
 BETWEEN = 64
 """Places in between at which T is looked at too, where equal requests may be split."""
+_SHARES = np.linspace(0.0, 1.0, BETWEEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Swept:
     def best(self, time: Time) -> Cut:
         """The cut with the most Y/T, at an increment's end or at one of BETWEEN places."""
         n = self.tokens
-        between = np.linspace(n[0], n[-1], BETWEEN)
+        between = n[0] + (n[-1] - n[0]) * _SHARES
         places = np.concatenate([n, between])
         pairs = np.concatenate([self.pairs, np.interp(between, n, self.pairs)])
         gain = np.concatenate([self.gain, np.interp(between, n, self.gain)])

@@ -67,17 +67,16 @@ def test_a_picture_is_drawn(rounds, tmp_path, suffix):
 
 
 def trace(file, records, **header):
-    write_trace(file, {"policy": "fixed-16", "model": "toy", "fingerprint": "toy", **header}, records)
+    conditions = {"model": header.pop("model", "toy"), "fingerprint": header.pop("fingerprint", "toy")}
+    write_trace(file, {"policy": "fixed-16", "conditions": conditions, **header}, records)
     return file
 
 
-def test_warm_ups_are_dropped_and_policies_counted(tmp_path):
+def test_policies_are_counted_and_requests_of_two_runs_told_apart(tmp_path):
     records = many(10)
-    warm = [replace(one, warm_up=True) for one in records[:7]]
-    one = trace(tmp_path / "a.jsonl.zst", [*warm, *records[7:]])
+    one = trace(tmp_path / "a.jsonl.zst", records[:33])
     other = trace(tmp_path / "b.jsonl.zst", records, policy="price")
     found = recorded([one, other])
-    assert found.dropped == 7
     assert found.policies == {"fixed-16": 33, "price": 40}
     assert len(found.records) == 73
     assert {record.prompt.split("/")[0] for record in found.records} == {"0", "1"}
@@ -90,9 +89,13 @@ def test_traces_of_two_models_make_no_table(tmp_path):
         recorded([one, other])
 
 
-def test_a_trace_of_warm_ups_alone_is_refused(tmp_path):
-    with pytest.raises(ParameterError, match="beside warm-ups"):
-        recorded([trace(tmp_path / "a.jsonl.zst", [replace(one, warm_up=True) for one in many(2)])])
+@pytest.mark.parametrize(
+    ("records", "header", "why"), [([], {}, "no rounds"), (1, {"fingerprint": ""}, "which")]
+)
+def test_a_trace_that_says_nothing_is_refused(tmp_path, records, header, why):
+    file = trace(tmp_path / "a.jsonl.zst", many(records) if records else [], **header)
+    with pytest.raises(ParameterError, match=why):
+        recorded([file])
 
 
 def test_coverage_says_which_blocks_a_policy_seldom_chose():

@@ -81,7 +81,15 @@ def _curves(axes: Any, table: ValueTable) -> None:  # noqa: ANN401
     for block in table.blocks:
         values = table.survival[block].sum(2)[:, :-1]
         mass = np.maximum(share.sum(0), 1e-300)
-        axes.plot(s, (share * values).sum(0) / mass, "-", color=COLOURS[block], lw=1.4, label=f"B = {block}")
+        axes.plot(
+            s,
+            (share * values).sum(0) / mass,
+            "o-",
+            markersize=3,
+            color=COLOURS[block],
+            lw=1.4,
+            label=f"B = {block}",
+        )
         full = 3 + 2 * BLOCKS.index(block)
         assert full < STRATA
         axes.plot(s, values[full], ":", color=COLOURS[block], lw=1.2)

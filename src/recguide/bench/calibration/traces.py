@@ -21,51 +21,48 @@ ENOUGH = 48
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Rounds of several traces of one model.
+    """Rounds of several traces of one model; warm-ups never enter a trace.
 
     Attributes:
         model, fingerprint: that they were recorded with.
         policies: rounds by the policy in use.
-        dropped: rounds of warm-ups, which are not among `records`.
+        records: of all traces.
     """
 
     model: str
     fingerprint: str
     policies: Mapping[str, int]
-    dropped: int
     records: Sequence[RoundRecord]
 
 
 def recorded(files: Sequence[Path]) -> Recorded:
-    """Reads traces; ParameterError if they are of different models, or hold nothing but warm-ups."""
+    """Reads traces; ParameterError if they are of different models, or hold nothing."""
     policies: dict[str, int] = {}
     kept: list[RoundRecord] = []
     models: dict[str, str] = {}
-    dropped = 0
     for number, file in enumerate(files):
         header, records = read_trace(file)
-        models.setdefault(*_model(file, header))
-        warm = [record for record in records if record.warm_up]
-        dropped += len(warm)
+        fingerprint, model = _model(file, header)
+        models.setdefault(fingerprint, model)
         # Requests of different runs may share their numbers.
-        kept += [replace(one, prompt=f"{number}/{one.prompt}") for one in records if not one.warm_up]
+        kept += [replace(one, prompt=f"{number}/{one.prompt}") for one in records]
         policy = str(header.get("policy", "unknown"))
-        policies[policy] = policies.get(policy, 0) + len(records) - len(warm)
+        policies[policy] = policies.get(policy, 0) + len(records)
     if len(models) != 1:
-        raise ParameterError(
-            "from_trace", f"the traces are of different models: {', '.join(models.values())}"
-        )
+        names = ", ".join(models.values())
+        raise ParameterError("from_trace", f"the traces are of different models: {names}")
     if not kept:
-        raise ParameterError("from_trace", "holds no rounds beside warm-ups")
+        raise ParameterError("from_trace", "holds no rounds")
     ((fingerprint, model),) = models.items()
-    return Recorded(model, fingerprint, policies, dropped, kept)
+    return Recorded(model, fingerprint, policies, kept)
 
 
 def _model(file: Path, header: Mapping[str, Any]) -> tuple[str, str]:
     """Fingerprint and name."""
-    if "fingerprint" not in header:
+    conditions = header.get("conditions", {})
+    if not conditions.get("fingerprint"):
         raise ParameterError("from_trace", f"{file} does not say of which model it is")
-    return str(header["fingerprint"]), str(header.get("model", "unknown"))
+    return str(conditions["fingerprint"]), str(conditions.get("model", "unknown"))
 
 
 @dataclass(frozen=True, slots=True)
