@@ -17,6 +17,7 @@ from recguide.guidance.clock import Clock
 from recguide.guidance.ideal import ideal_cost
 from recguide.guidance.merged import Merged
 from recguide.guidance.step import base_of
+from recguide.guidance.sweep import Swept
 from recguide.guidance.value import prior
 from recguide.guidance.view import View
 
@@ -50,7 +51,7 @@ def time(load: int, n: Floats) -> Floats:
     return CLOCK.mean_ms(n, float(load * PREFIX))
 
 
-def cut(load: int) -> tuple[float, float, float, Any]:
+def cut(load: int) -> tuple[float, float, float, Swept]:
     """N and Y at the best cut, its price, and the sweep."""
     seen = requests(load)
     swept = Merged(BELIEFS.menus).sweep(
@@ -61,7 +62,7 @@ def cut(load: int) -> tuple[float, float, float, Any]:
     return best.tokens, best.gain, min(max(slope, best.following), best.last), swept
 
 
-def menus(axes: Any, price: float) -> None:
+def menus(axes: Any, price: float) -> None:  # noqa: ANN401  matplotlib is imported when it is used
     """Both menus' hulls, and what each takes at the price."""
     cells = BELIEFS.cell(requests(2))
     for cell, name, colour in zip(cells.tolist(), ("easy", "hard"), (BLUE, RED), strict=True):
@@ -77,7 +78,7 @@ def menus(axes: Any, price: float) -> None:
     axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
-def sweep(axes: Any, swept: Any, tokens: float) -> None:
+def sweep(axes: Any, swept: Swept, tokens: float) -> None:  # noqa: ANN401
     """Throughput over N, with the increments in the order of what they bring per token."""
     n = np.linspace(swept.tokens[0], min(swept.tokens[-1], 900), 500)
     rate = 1e3 * np.interp(n, swept.tokens, swept.gain) / time(LOAD, n)
@@ -90,7 +91,7 @@ def sweep(axes: Any, swept: Any, tokens: float) -> None:
     axes.set_title(f"All menus merged, {LOAD} requests: the best cut", fontsize=10)
 
 
-def loads(axes: Any) -> None:
+def loads(axes: Any) -> None:  # noqa: ANN401
     """Price and query tokens a request over the load."""
     found = [cut(load) for load in LOADS]
     axes.plot(LOADS, [price for *_, price, _ in found], "o-", color=INK, markersize=4, label="price μ")

@@ -48,6 +48,7 @@ from recguide.engine.tables import Identity, Policies
 from recguide.engine.text import Decode, TextStream, UndecodableTokens
 from recguide.engine.tracing import Tracer, trace_header
 from recguide.guidance.history import History
+from recguide.guidance.policy import Policy
 from recguide.kv.prefix_tree import PrefixTree
 from recguide.kv.tables import BlockTable
 from recguide.speculation.edits import edits_logits, stop_tokens
@@ -135,6 +136,10 @@ class Engine:
     @property
     def busy(self) -> bool:
         return bool(self._scheduler.waiting or self._scheduler.running)
+
+    def plan_by(self, policy: Policy, batching: str = "ragged") -> None:
+        """From now on this policy plans for every request that takes one; no such request may be running."""
+        self._planner = Planner(lambda _: policy, batching, self._rows, self.config.max_batch_tokens)
 
     @property
     def observer(self) -> Observer | None:

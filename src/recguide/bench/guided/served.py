@@ -1,0 +1,214 @@
+"""A closed loop on a real engine: so many requests decode all the time, under one policy.
+
+Prompts come again and again, so that the cache knows all but their last tokens: what is measured is decoding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from recguide.core import RoundStats, SamplingParams
+from recguide.engine.engine import Engine
+from recguide.engine.reports import StepReport
+from recguide.engine.request import Request
+from recguide.guidance.policy import Policy
+from recguide.guidance.view import Outcome, Plan, View
+
+WARM_UP = 0.25
+"""Share of the time in which nothing is counted: graphs are captured, the first texts get apart."""
+SLOW = 20.0
+"""A step that took so many medians captured a graph, or the machine was away; it is left out, and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt and how it is continued; its policy is the loop's."""
+
+    prompt: Sequence[int]
+    params: SamplingParams
+
+
+@dataclass(slots=True)
+class Served:
+    """Steps after the warm-up, all seats taken.
+
+    Attributes:
+        load: C.
+        tokens, query_tokens: over those steps.
+        step_ms: of each; `outliers` were left out as SLOW.
+        skipped: steps of the warm-up.
+        planned: drafts begun, by block; `branches` those opened, by kind of head.
+        stats: of all requests that ended.
+        prices: μ of each step; `sizes` and `prefixes` its N and M.
+        policy_ms: a step's decision and what it learned, mean.
+    """
+
+    load: int
+    tokens: int = 0
+    query_tokens: int = 0
+    step_ms: list[float] = field(default_factory=list[float])
+    outliers: int = 0
+    skipped: int = 0
+    planned: Counter[int] = field(default_factory=Counter[int])
+    branches: Counter[int] = field(default_factory=Counter[int])
+    stats: RoundStats = field(default_factory=RoundStats)
+    prices: list[float] = field(default_factory=list[float])
+    sizes: list[int] = field(default_factory=list[int])
+    prefixes: list[int] = field(default_factory=list[int])
+    policy_ms: float = 0.0
+
+    @property
+    def wall_ms(self) -> float:
+        return sum(self.step_ms)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return 1e3 * self.tokens / self.wall_ms if self.step_ms else 0.0
+
+    @property
+    def request_rate(self) -> float:
+        """Tokens per second of a request: its share of all, as every seat is always taken."""
+        return self.tokens_per_s / self.load
+
+    @property
+    def mean_query_tokens(self) -> float:
+        return self.query_tokens / max(1, len(self.step_ms))
+
+
+class Noted:
+    """A policy, with what it plans and how long it takes noted while `served` is set."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.served: Served | None = None
+        self.ms = 0.0
+        self._policy = policy
+
+    @property
+    def name(self) -> str:
+        return self._policy.name
+
+    def decide(self, view: View) -> Plan:
+        began = time.perf_counter()
+        plan = self._policy.decide(view)
+        if self.served is not None:
+            self.ms += 1e3 * (time.perf_counter() - began)
+            self.served.planned.update(plan.block[plan.block > 0].tolist())
+            self.served.branches.update(plan.branches.head.tolist())
+        return plan
+
+    def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
+        began = time.perf_counter()
+        self._policy.observe(view, plan, outcome)
+        if self.served is not None:
+            self.ms += 1e3 * (time.perf_counter() - began)
+
+
+def serve(
+    engine: Engine,
+    policy: Policy,
+    batching: str,
+    texts: Callable[[int], Text],
+    load: int,
+    *,
+    seconds: float,
+    skip: int = 0,
+) -> Served:
+    """Keeps `load` requests decoding for so many seconds; text number n takes the next free seat.
+
+    The first texts are cut to rising shares of their length, so that not all end together.
+
+    Args:
+        skip: steps at least before anything is counted, beside WARM_UP.
+    """
+    noted = Noted(policy)
+    engine.plan_by(noted, batching)
+    served = Served(load)
+    watch = _Watch()
+    engine.observer = watch
+    try:
+        running = [_add(engine, _shortened(texts(n), (n + 1) / load)) for n in range(load)]
+        following = load
+        while not all(request.emitted for request in running):
+            engine.step()
+        began = time.perf_counter()
+        while (elapsed := time.perf_counter() - began) < seconds or not watch.kept:
+            if noted.served is None and elapsed >= WARM_UP * seconds and watch.steps >= skip:
+                noted.served = served
+                watch.counting, served.skipped = True, watch.steps
+            engine.step()
+            for seat, request in enumerate(running):
+                if request.finish_reason is not None:
+                    _ended(served, request, counting=watch.counting)
+                    running[seat] = _add(engine, texts(following))
+                    following += 1
+        for request in running:
+            engine.abort(request)
+    finally:
+        engine.observer = None
+    watch.tell(served)
+    served.policy_ms = noted.ms / max(1, len(watch.kept))
+    return served
+
+
+def _add(engine: Engine, text: Text) -> Request:
+    (request,) = engine.add(text.prompt, text.params)
+    return request
+
+
+def _shortened(text: Text, share: float) -> Text:
+    most = max(8, round(share * text.params.max_tokens))
+    return replace(text, params=replace(text.params, max_tokens=min(most, text.params.max_tokens)))
+
+
+def _ended(served: Served, request: Request, *, counting: bool) -> None:
+    if request.error is not None:
+        raise request.error
+    if counting:
+        served.stats.add(request.stats)
+
+
+class _Watch:
+    """Collects what steps were; an engine's observer."""
+
+    def __init__(self) -> None:
+        self.counting = False
+        self.steps = 0
+        self.kept: list[StepReport] = []
+
+    def __call__(self, report: StepReport) -> None:
+        self.steps += 1
+        if self.counting and report.step_ms > 0:
+            self.kept.append(report)
+
+    def tell(self, served: Served) -> None:
+        usual = SLOW * float(np.median([report.step_ms for report in self.kept]))
+        for report in self.kept:
+            if report.step_ms > usual:
+                served.outliers += 1
+                continue
+            served.step_ms.append(report.step_ms)
+            served.tokens += report.emitted
+            served.query_tokens += report.query_tokens
+            served.prices.append(report.price)
+            served.sizes.append(report.query_tokens)
+            served.prefixes.append(report.prefix_tokens)
+
+
+def whole_pages(tokens: int, page_size: int) -> int:
+    """The next length of a prompt of which the cache knows all but the last token."""
+    return -(-tokens // page_size) * page_size + 1
+
+
+def cycle(texts: Sequence[Text], seed: int = 0) -> Callable[[int], Text]:
+    """Text number n: the prompts by turns, each time with another sampling seed."""
+
+    def text(number: int) -> Text:
+        one = texts[number % len(texts)]
+        return replace(one, params=one.params.with_seed(seed + number))
+
+    return text
