@@ -29,8 +29,8 @@ from recguide.serving.settings import ServerSettings
 
 _LOG = logging.getLogger(__name__)
 
-ATTEMPTS = 3
-"""Replicas that a request is given to, one after the other, as long as none has answered anything."""
+WAITS_S = (0.0, 0.1, 1.0, 2.0)
+"""How long a request waits before it is given to a replica, and to another while none answers anything."""
 PATIENCE_S = 5.0
 """How long replicas may take to tell about themselves; those that take longer are left out."""
 WATCH_S = 0.5
@@ -96,12 +96,13 @@ class Ingress:
 
     async def _forward(self, call: Call) -> Response:
         """A replica's answer. A replica that dies before its first bytes is as if it had not been asked."""
-        for attempt in range(ATTEMPTS):
+        for wait_s in WAITS_S:
+            await asyncio.sleep(wait_s)
             parts = cast("DeploymentResponseGenerator[Part]", self._one.call.remote(call))
             try:
                 head, first = await anext(parts), await anext(parts, b"")
             except (*_NOBODY, StopAsyncIteration) as error:
-                _LOG.warning("attempt %d: no answer of a replica: %s", attempt + 1, type(error).__name__)
+                _LOG.warning("no answer of a replica: %s", type(error).__name__)
                 continue
             except asyncio.CancelledError:
                 parts.cancel()
@@ -152,7 +153,8 @@ class Ingress:
         try:
             found = await asked.results_async(timeout_s=PATIENCE_S, return_exceptions=True)
         except (*_NOBODY, TimeoutError) as error:
-            found = [error]
+            _LOG.debug("nobody answers %s: %s", method, type(error).__name__)  # at the beginning and the end
+            return ()
         for failure in found:
             if isinstance(failure, BaseException):
                 _LOG.warning("a replica did not answer %s: %s", method, type(failure).__name__)

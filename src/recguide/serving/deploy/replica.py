@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
@@ -22,6 +24,10 @@ from recguide.serving.logs import LogFormat, configure_logs
 from recguide.serving.service import Service
 from recguide.serving.settings import ServerSettings
 
+_LOG = logging.getLogger(__name__)
+
+LAST_WORDS_S = 0.5
+"""How long answers that have just failed may take to say so."""
 _KEPT = 2_000
 """Step reports that wait to be fetched at most."""
 
@@ -45,7 +51,11 @@ class Page:
 
 
 class Replica:
-    """Serves one engine. It is there once its model is loaded, and unhealthy once its engine is gone."""
+    """Serves one engine. It is there once its model is loaded, and ends with its engine.
+
+    Ray Serve asks for its health a few times before it believes that it is bad; a process that ends is
+    believed at once, and gets no more requests.
+    """
 
     async def __init__(self, recipe: Recipe, settings: ServerSettings, log_format: LogFormat) -> None:
         configure_logs(log_format)
@@ -56,16 +66,17 @@ class Replica:
         self._end = 0
         self._stack = AsyncExitStack()
         await self._stack.enter_async_context(self._app.router.lifespan_context(self._app))
-        watching = asyncio.create_task(self._watch())
-        self._stack.callback(watching.cancel)
         try:
             await self._service.until_ready()
         except EngineError:
             await self._stack.aclose()
             raise
+        for work in (self._watch(), self._end_with_engine()):
+            self._stack.callback(asyncio.create_task(work).cancel)
 
     async def call(self, call: Call) -> AsyncGenerator[Part, None]:
-        """Answers a request."""
+        """Answers a request; EngineError if there is no engine to do it."""
+        await self.check_health()
         async for part in answer(self._app, call):
             yield part
 
@@ -89,6 +100,12 @@ class Replica:
     async def __del__(self) -> None:
         """Ray Serve awaits it once the last request is answered, or has had its time."""
         await self._stack.aclose()
+
+    async def _end_with_engine(self) -> None:
+        fault = await self._service.engine.until_fault()
+        _LOG.error("%s", fault)
+        await asyncio.sleep(LAST_WORDS_S)
+        os._exit(1)
 
     async def _watch(self) -> None:
         async for report in self._service.engine.reports():
