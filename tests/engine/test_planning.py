@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import fake
+from tests.engine import test_structures as structures
 from tests.engine.device import device_engine, padded_engine
 from tests.engine.test_equality import PROMPTS, SAMPLING, SETTINGS, assert_same, decode, model, plain
 from tests.engine.wayward import wayward
 from tests.fake import FakeBackbone, Script, Slip, encode
+from tests.toy import toy_model
 
 from recguide.core import ParameterError, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
+from recguide.llm import LLM
 
 ANSWER = tuple(encode("the quick brown fox jumps over the lazy dog, and then it naps in the warm sun. " * 3))
 
@@ -53,6 +56,17 @@ def test_a_random_walk_over_plans_writes_plain_text(walk, setting, sampling, con
     params = {**SETTINGS[setting], **SAMPLING[sampling]}
     completions, _ = planned(make, "llama", walk, config, **params)
     assert_same(completions, plain("llama", setting, sampling))
+
+
+@pytest.mark.parametrize("structure", ["regex", "schema"])
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
+def test_a_structure_is_kept_whatever_is_planned(structure, sampling):
+    llm = LLM(toy_model())
+    wayward(llm.engine, 1)
+    completions = structures.complete(
+        structures.STRUCTURES[structure], "recguide", None, llm, **structures.SAMPLING[sampling]
+    )
+    assert_same(completions, structures.plain(structure, sampling))
 
 
 @pytest.mark.parametrize("policy", ["price", "paper", "fixed", "fixed-8", "ar"])

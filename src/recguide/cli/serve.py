@@ -29,6 +29,10 @@ def serve(
             help="Drafts fare as published, with all computation real, for planning: nld-8b, nld-14b.",
         ),
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Record every round; recguide trace shows it.", show_default=False),
+    ] = None,
     json_output: Json = False,
     server: ServerOptions,
     engine: dict[str, Any],
@@ -53,6 +57,8 @@ def serve(
     settings = server.named(model)
     configure_logs(server.log_format, server.log_level)
     listening = Listening(host=server.host, port=server.port, uds=uds)
+    if trace is not None:
+        engine["trace"] = trace.absolute()
     spawned = spawn_engine(recipe(model, load, engine, replayed=replay_acceptance))
 
     def ready(facts: Facts) -> None:

@@ -125,7 +125,10 @@ def engine(
         ),
     ] = None,
     block_size: Annotated[
-        int | None, typer.Option(help="Of requests that name none.", rich_help_panel=_ENGINE)
+        int | None,
+        typer.Option(
+            help="Of requests that name none.", show_default="the policy's choice", rich_help_panel=_ENGINE
+        ),
     ] = None,
     policy: Annotated[
         str,
