@@ -163,9 +163,8 @@ class Scheduler:
         """Makes room for a plan without taking it from anyone; false if there is too little."""
         try:
             for scheduled in plan:
-                request = scheduled.request
-                if (length := _room(request)) > request.table.capacity:
-                    request.table.extend(length)
+                if not _has_room(scheduled.request):
+                    scheduled.request.table.extend(_room(scheduled.request))
         except OutOfPages:
             return False
         return True
@@ -209,6 +208,8 @@ class Scheduler:
     def _grow(self) -> None:
         """Pages for everyone's next round, the oldest first; the youngest give theirs up where pages lack."""
         for request in list(self.running):
+            if _has_room(request):
+                continue
             length = _room(request)
             while length > request.table.capacity and request in self.running:
                 try:
@@ -320,10 +321,15 @@ def _chunks(prefilling: Sequence[Request], tokens: int) -> Iterator[tuple[Reques
 
 def _room(request: Request) -> int:
     """Tokens to hold pages for: two blocks beyond what is to be cached, but none past what can ever be."""
-    wanted = request.prefill_end + 2 * request.block
-    if wanted <= request.table.capacity:  # nearly always
-        return wanted
-    return min(wanted, kv_tokens(request))
+    return min(request.prefill_end + 2 * request.block, kv_tokens(request))
+
+
+def _has_room(request: Request) -> bool:
+    """Whether a running request holds pages for its next round: nearly always, so it is asked first.
+
+    One that prefills has held them since it was admitted.
+    """
+    return request.cached + 2 * request.block <= request.table.capacity
 
 
 def _entry_room(request: Request) -> int:
