@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median, quantiles
@@ -45,6 +45,8 @@ PROMPT = 64
 BATCH_TOKENS = 1024
 TARGET_MS = 2.0
 CPU = torch.device("cpu")
+Clock = Callable[[], float]
+"""Seconds."""
 COLUMNS = {
     "case": "case",
     "running": "running",
@@ -104,7 +106,8 @@ class IdleDevice:
         began: when the last forward came here.
     """
 
-    def __init__(self, runner: Runner, limits: Limits) -> None:
+    def __init__(self, runner: Runner, limits: Limits, clock: Clock) -> None:
+        self._clock = clock
         self.buckets = Buckets(limits.tokens, adapter_uses(runner.backbone))
         self.seconds = 0.0
         self.began = 0.0
@@ -130,20 +133,17 @@ class IdleDevice:
         return self._inputs[key]
 
     def forward(self, bucket: Bucket) -> tuple[Tensor, Tensor]:
-        self.began = clock()
+        self.began = self._clock()
         inputs = self._inputs[bucket, self._turn]
         found = self._runner._run(inputs, inputs.batch)
-        self.seconds += clock() - self.began
+        self.seconds += self._clock() - self.began
         return found
 
 
-clock = perf_counter
-
-
-def engine_for(process: str, running: int, page_size: int = 64) -> tuple[Engine, IdleDevice]:
+def engine_for(running: int, clock: Clock, page_size: int = 64) -> tuple[Engine, IdleDevice]:
     """An engine as on a GPU, with nothing behind it."""
     backbone = Still()
-    picker = ReplayPicker(nothing_picked, fitted(process).process, backbone.vocabulary)
+    picker = ReplayPicker(nothing_picked, fitted("nld-8b").process, backbone.vocabulary)
     config = EngineConfig(
         max_running=running,
         max_batch_tokens=BATCH_TOKENS,
@@ -153,7 +153,7 @@ def engine_for(process: str, running: int, page_size: int = 64) -> tuple[Engine,
     engine = Engine(backbone, published.decode, config, picker)
     limits = Limits(tokens=BATCH_TOKENS, requests=running, length=2048)
     engine.runner._attention = OnH200()
-    device = IdleDevice(engine.runner, limits)
+    device = IdleDevice(engine.runner, limits, clock)
     engine.runner._replays = device
     return engine, device
 
@@ -164,7 +164,6 @@ class Case:
 
     name: str
     params: dict[str, Any]
-    target: float | None = TARGET_MS
 
 
 CASES = (
@@ -183,9 +182,11 @@ class Steps:
     query_tokens: list[int]
 
 
-def measure(case: Case, running: int, steps: int, profile: cProfile.Profile | None = None) -> Steps:
+def measure(
+    case: Case, running: int, steps: int, clock: Clock = perf_counter, profile: cProfile.Profile | None = None
+) -> Steps:
     """Steps in which all requests decode."""
-    engine, device = engine_for("nld-8b", running)
+    engine, device = engine_for(running, clock)
     prompts = random_prompts(running, PROMPT, Still.vocabulary.size)
     for seed, prompt in enumerate(prompts):
         params = SamplingParams(max_tokens=1500, ignore_eos=True, seed=seed, **case.params)
@@ -240,14 +241,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    global clock
     options = parse()
     torch.set_num_threads(1)
     collect_seldom()
     clock = thread_time if options.cpu_time else perf_counter
     profile = cProfile.Profile() if options.profile else None
     rows = [
-        row_of(case, options.running, measure(case, options.running, options.steps, profile))
+        row_of(case, options.running, measure(case, options.running, options.steps, clock, profile))
         for case in (CASES[number] for number in options.case)
     ]
     print(text_table(rows, COLUMNS))
