@@ -144,6 +144,24 @@ async def test_a_dashboard_gets_what_has_been_and_then_what_comes():
 
 
 @pytest.mark.asyncio
+async def test_a_frame_waits_for_a_slow_step():
+    now = 100.0
+    feed = Feed(clock=lambda: now)
+    feed.add(report(one_round(1)))
+    for now in (100.5, 101.0, 101.5, 102.0, 108.0):
+        if now == 102.0:
+            feed.add(report(one_round(1)))
+        feed.beat()
+    async with aclosing(feed.events()) as events:
+        _, data = parsed(await anext(events))
+    assert [(frame["at"], frame["blocks"]) for frame in data["frames"]] == [
+        (100.5, {"8": 2.0}),
+        (102.0, {"8": 0.67}),
+        (108.0, {}),
+    ]
+
+
+@pytest.mark.asyncio
 async def test_history_is_bounded_and_a_slow_reader_is_let_go():
     feed = Feed()
     async with aclosing(feed.events()) as events:

@@ -13,7 +13,9 @@ from recguide.serving.dashboard.frames import Window
 from recguide.serving.dashboard.timelines import Timelines
 
 SECONDS = 0.5
-"""What a frame covers."""
+"""What a frame covers at least."""
+PATIENCE_S = 5.0
+"""A frame waits so long for a step to end; then it says that there was none."""
 HISTORY = 600
 """Frames that a dashboard is shown when it opens: five minutes."""
 UNREAD = 20
@@ -24,7 +26,7 @@ class Feed:
     """Reads an engine's reports as long as `run` runs.
 
     Args:
-        seconds: what a frame covers.
+        seconds: what a frame covers at least.
         clock: seconds since the epoch.
     """
 
@@ -49,8 +51,10 @@ class Feed:
             self.beat()
 
     def beat(self) -> None:
-        """Makes a frame of what came since the last one, and hands it out."""
+        """Makes a frame of what came since the last one, and hands it out; not in the middle of a step."""
         now = self._clock()
+        if self._window.unfinished and now - self._since < PATIENCE_S:
+            return
         frame = self._window.frame(now, max(now - self._since, 1e-3))
         self._since = now
         self._frames.append(frame)

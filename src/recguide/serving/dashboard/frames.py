@@ -61,6 +61,11 @@ class Window:
             self.branches["covered"] += hit and not reused
             self.branches["missed"] += len(one.branches) - hit
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether requests run and no step has ended: a slow device may take longer for one than a frame."""
+        return self.running > 0 and self.steps == 0
+
     def frame(self, at: float, seconds: float) -> dict[str, object]:
         """What `seconds` up to `at` (since the epoch) were, and begins anew.
 

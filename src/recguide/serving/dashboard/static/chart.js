@@ -91,7 +91,7 @@ export class Chart {
         width: this.stacked ? 1 : 2,
         dash: one.dash,
         fill: this.stacked || fill ? () => translucent(colour(one.colour), this.stacked ? 0.55 : 0.16) : undefined,
-        points: { show: false },
+        points: this.stacked ? { show: false } : { size: 5, filter: alone },
       }))],
       bands: this.stacked ? series.slice(1).map((_, i) => ({ series: [i + 2, i + 1] })) : [],
       hooks: { setCursor: [() => this.readValues()] },
@@ -138,6 +138,13 @@ export class Chart {
       element("th", { scope: "row" }, clock(frame.at)),
       ...this.spec.series.map((series) => element("td", {}, this.say(series.read(frame)))))));
   }
+}
+
+/** Points between gaps, which no line would show. */
+function alone(plot, series) {
+  const values = plot.data[series];
+  return values.map((_, i) => i).filter((i) =>
+    values[i] !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null);
 }
 
 function compact(value) {
