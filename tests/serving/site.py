@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from tests import fake
 from tests.toy import ByteTokenizer
 
+from recguide.core import ParameterError
 from recguide.engine.engine import Engine
 from recguide.engine.facts import facts_of
 from recguide.engine.local import LocalEngine
@@ -35,6 +36,11 @@ class FakeTokenizer(ByteTokenizer):
 
     def decode(self, ids, skip_special_tokens: bool = True) -> str:  # noqa: ARG002
         return fake.decode(ids)
+
+    def chat(self, messages, **kwargs: object) -> list[int]:
+        if any("content" not in turn for turn in messages):
+            raise ParameterError("messages", "a turn needs a content")
+        return super().chat(messages, **kwargs)
 
     def token(self, token_id: int) -> str:
         return chr(token_id) if 33 <= token_id < 127 else f"<{token_id}>"

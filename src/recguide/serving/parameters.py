@@ -89,10 +89,9 @@ def _listed(stop: str | Sequence[str] | None) -> Sequence[str]:
 
 
 def _biases(given: Mapping[str, float]) -> dict[int, float]:
-    try:
-        return {int(token): bias for token, bias in given.items()}
-    except ValueError as error:
-        raise refusal("logit_bias", 'keys must be token ids, such as "42"') from error
+    if not all(token.isascii() and token.isdecimal() and len(token) < 10 for token in given):
+        raise refusal("logit_bias", 'keys must be token ids, such as "42"')
+    return {int(token): bias for token, bias in given.items()}
 
 
 def _speculation(wanted: Speculation | bool | None) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 MAX_STOPS = 64
 Refused = Annotated[None, Field(description="Not supported; null or left out.")]
-Ids = Annotated[list[int], Field(min_length=1)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Count = Annotated[int, Field(ge=-1, lt=2**31)]
+Ids = Annotated[list[TokenId], Field(min_length=1)]
 
 
 class Body(BaseModel):
@@ -60,7 +62,7 @@ class Generate(Body):
     model: str | None = Field(None, description="One of /v1/models.")
     temperature: float | None = Field(None, description="0 is greedy; 1 if left out.")
     top_p: float | None = None
-    top_k: int | None = Field(None, description="0 or -1 is off.")
+    top_k: Count | None = Field(None, description="0 or -1 is off.")
     min_p: float | None = None
     repetition_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -69,10 +71,10 @@ class Generate(Body):
     seed: int | None = Field(None, description="Sampling seed.")
     min_tokens: int | None = None
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOPS)] | None = None
     ignore_eos: bool | None = None
     n: int | None = Field(None, description="Choices per prompt.")
-    thinking_budget: int | None = Field(None, description="Close an open <think> after that many tokens.")
+    thinking_budget: Count | None = Field(None, description="Close an open <think> after that many tokens.")
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
@@ -86,7 +88,7 @@ class Generate(Body):
 
 class CompletionRequest(Generate):
     prompt: str | Ids | Annotated[list[str], Field(min_length=1)] | Annotated[list[Ids], Field(min_length=1)]
-    max_tokens: int | None = Field(16, description="null is the rest of the context.")
+    max_tokens: Count | None = Field(16, description="null is the rest of the context.")
     logprobs: int | None = Field(None, description="Log-probabilities of the k likeliest tokens.")
     echo: bool | None = Field(None, description="Begin the text with the prompt.")
     best_of: int | None = Field(None, description="Only as many as n.")
@@ -112,8 +114,8 @@ class Turn(Body):
 
 class ChatRequest(Generate):
     messages: Annotated[list[Turn], Field(min_length=1)]
-    max_tokens: int | None = Field(None, description="The rest of the context if left out.")
-    max_completion_tokens: int | None = Field(None, description="The same as max_tokens.")
+    max_tokens: Count | None = Field(None, description="The rest of the context if left out.")
+    max_completion_tokens: Count | None = Field(None, description="The same as max_tokens.")
     logprobs: bool | None = None
     top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="For the model's chat template.")
@@ -146,4 +148,4 @@ class TokenizeRequest(Body):
 
 class DetokenizeRequest(Body):
     model: str | None = None
-    tokens: list[int]
+    tokens: list[TokenId]
