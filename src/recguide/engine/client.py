@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from itertools import count
@@ -19,6 +20,7 @@ from recguide.engine.wire import (
     Failure,
     Fault,
     Loading,
+    Logged,
     Notice,
     Observed,
     Order,
@@ -226,6 +228,8 @@ class AsyncEngine:
             case Ready(facts):
                 self.facts = facts
                 self._change()
+            case Logged(logger, level, message):
+                logging.getLogger(logger).log(level, "%s", message)
             case Loading():
                 self.loading = notice
 

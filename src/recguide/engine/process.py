@@ -6,6 +6,7 @@ other: this process ends with its parent, and its parent sees this one end.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from recguide.core import RecGuideError
-from recguide.engine.wire import Fault, Loading, Notice, Order, Ready, decode_order, encode
+from recguide.engine.wire import Fault, Loading, Logged, Notice, Order, Ready, decode_order, encode
 
 if TYPE_CHECKING:
     from recguide.engine.engine import Engine
@@ -71,10 +72,24 @@ class SocketMailbox:
         self._context.term()
 
 
+class LogToMailbox(logging.Handler):
+    """Sends what is logged to the parent, whose log it belongs in."""
+
+    def __init__(self, mailbox: SocketMailbox) -> None:
+        super().__init__()
+        self._mailbox = mailbox
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._mailbox.send(Logged(record.name, record.levelno, self.format(record)))
+
+
 def main(recipe: Recipe, address: str) -> None:
     """What the spawned process runs. It ends when told, with its parent, or on a fault."""
     _mind_the_parent()
     mailbox = SocketMailbox(address)
+    logger = logging.getLogger("recguide")
+    logger.addHandler(LogToMailbox(mailbox))
+    logger.setLevel(logging.INFO)
     try:
         status = _run(recipe, mailbox)
     finally:

@@ -134,6 +134,14 @@ class Observed(msgspec.Struct, frozen=True, tag=True):
     reports: tuple[StepReport, ...]
 
 
+class Logged(msgspec.Struct, frozen=True, tag=True):
+    """A record of the engine's log, for the server's."""
+
+    logger: str
+    level: int
+    message: str
+
+
 class Fault(msgspec.Struct, frozen=True, tag=True):
     """The engine cannot go on; its process ends.
 
@@ -145,7 +153,7 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
     refusal: bool = False
 
 
-Notice = Loading | Ready | Emitted | Observed | Fault
+Notice = Loading | Ready | Emitted | Observed | Logged | Fault
 
 
 def failure_of(error: RecGuideError) -> Failure:

@@ -11,13 +11,7 @@ from recguide.serving.errors import refusal
 from recguide.serving.requests import ChatRequest, CompletionRequest, Generate, Speculation
 from recguide.serving.structures import structure_field, structure_of
 
-NAMES: Mapping[str, str] = {
-    "method": "speculation.method",
-    "block_size": "speculation.block_size",
-    "policy": "speculation.policy",
-    "max_block_size": "speculation.max_block_size",
-    "threshold": "speculation.threshold",
-}
+NAMES: Mapping[str, str] = {name: f"speculation.{name}" for name in Speculation.model_fields}
 """Fields that requests call otherwise than the engine."""
 CHAT_NAMES: Mapping[str, str] = {**NAMES, "prompt": "messages", "logprobs": "top_logprobs"}
 
