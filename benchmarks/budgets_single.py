@@ -44,6 +44,8 @@ RESULTS = Path(__file__).parent / "results"
 GSM8K = Path(__file__).parents[2] / "shared" / "data" / "prompts" / "gsm8k_test.jsonl.gz"
 DEMO = "smollm2-135m"
 PROMPT = 744
+MODEL_LEN = 8192
+"""Enough for the longest prefix that forwards are timed with."""
 PAPER = "paper: and a continuation"
 TABLE_5 = {
     "nld-8b": {"linear": 595, "first correction": 799, "second correction": 811, PAPER: 903},
@@ -187,7 +189,9 @@ def targets_of(model: str, rows: Sequence[Mapping[str, Any]], acceptance: str) -
 def published_subject(options: argparse.Namespace) -> Subject:
     model = load(options.model, load_format="dummy")
     replay = fitted(options.model)
-    config = EngineConfig(max_running=1, max_model_len=4096, kv_cache_tokens=65_536)
+    config = EngineConfig(
+        max_running=1, max_model_len=min(model.max_positions, MODEL_LEN), kv_cache_tokens=65_536
+    )
     engine = replay_engine(model, replay.process, config)
     traffic = ReplayTraffic(replay.process, seats=1, length=options.tokens, seed=7)
     rounds = explore(traffic, 12 if options.quick else 150, name=replay.process.name)
@@ -197,7 +201,7 @@ def published_subject(options: argparse.Namespace) -> Subject:
 
 
 def demo_subject(options: argparse.Namespace) -> Subject:
-    llm = LLM(options.model, max_running=4, max_model_len=2048, kv_cache_tokens=65_536)
+    llm = LLM(options.model, max_running=16, kv_cache_tokens=65_536)
     texts = [prompt.text for prompt in read_prompts(options.prompts)]
     prompts = Prompts.of(llm.tokenizer, texts, options.texts, options.calibrated)
     rounds = rounds_of(llm, prompts.calibrated, options.tokens)

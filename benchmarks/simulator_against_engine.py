@@ -115,7 +115,6 @@ def subject_of(options: argparse.Namespace) -> Subject:
         options.model,
         max_running=max(options.loads),
         max_batch_tokens=max(1024, 16 * max(options.loads)),
-        max_model_len=2048,
         kv_cache_tokens=max(options.loads) * 1024 + 65_536,
     )
     found = [prompt.text for prompt in read_prompts(options.prompts)]

@@ -109,7 +109,7 @@ def main() -> None:
     model = load(options.model)
     randomise(model)
     most = max(options.loads)
-    llm = LLM(model, max_running=most, max_model_len=1024, kv_cache_tokens=2 * most * 512 + 4096)
+    llm = LLM(model, max_running=most, kv_cache_tokens=2 * most * 512 + 65_536)
     page = llm.engine.runner.pool.page_size
     prompts = random_prompts(most, page + 1 if options.quick else 2 * page + 1, model.vocabulary.size)
     texts = [Text(ids, SamplingParams(max_tokens=tokens, ignore_eos=True)) for ids in prompts]

@@ -44,7 +44,6 @@ class _measured:  # noqa: N801 - stands for a function
 
 
 def _toy(model, **settings):
-    settings = {name: value for name, value in settings.items() if name != "max_model_len"}
     return LLM(toy_model() if isinstance(model, str) else model, **settings)
 
 
@@ -59,7 +58,7 @@ WAYS = ("ar", "recipe", "fixed 32", "paper, bucketed", "price")
 
 
 def test_the_ladder(run):
-    result = run(budgets_ladder, "--loads", "1", "3", "--budget", "5", "--length", "40", "--ways", *WAYS)
+    result = run(budgets_ladder, "--loads", "1", "3", "--budget", "3", "--length", "40", "--ways", *WAYS)
     assert {(row["load"], row["way"]) for row in result.rows} == {(n, way) for n in (1, 3) for way in WAYS}
     assert all(row["steps"] > 0 for row in result.rows)
     names = [target.name for target in result.targets]
@@ -97,7 +96,7 @@ def test_one_request_of_a_real_model(run, prompts):
 
 
 def test_the_simulator_beside_the_engine(run, prompts):
-    result = run(simulator_against_engine, "--loads", "1", "2", "--budget", "3", "--prompts", str(prompts))
+    result = run(simulator_against_engine, "--loads", "1", "2", "--budget", "2", "--prompts", str(prompts))
     assert [(row["load"], row["policy"]) for row in result.rows] == [
         (load, policy) for load in (1, 2) for policy in ("fixed-16", "price")
     ]

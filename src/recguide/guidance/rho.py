@@ -78,10 +78,20 @@ def table_rho(table: ValueTable, blocks: tuple[int, ...], ms: Floats) -> float:
 
 
 def calibrated_rho(
-    rounds: Rounds, blocks: tuple[int, ...], ms: Floats, *, signal: str = "entropy", bins: int = 24
+    rounds: Rounds,
+    blocks: tuple[int, ...],
+    ms: Floats,
+    *,
+    signal: str = "entropy",
+    bins: int = 24,
+    values: Floats | None = None,
 ) -> float:
-    """ρ_C by rounds that tried every block from the same states; V is of tables that never saw the prompt."""
-    values = out_of_fold(rounds, blocks, signal=signal, bins=bins)
+    """ρ_C by rounds that tried every block from the same states; V is of tables that never saw the prompt.
+
+    `values` [rows, blocks] are these V if they are known from another load.
+    """
+    if values is None:
+        values = out_of_fold(rounds, blocks, signal=signal, bins=bins)
     place = {block: np.flatnonzero(rounds.block == block) for block in blocks}
     states = [dict(zip(rounds.state[rows].tolist(), rows.tolist(), strict=True)) for rows in place.values()]
     common = sorted(set(states[0]).intersection(*states[1:]))

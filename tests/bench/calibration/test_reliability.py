@@ -7,16 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.guidance.test_value import many
+from tests.toy import toy_model
 
 from recguide.bench.calibration.plot import plot_calibration
 from recguide.bench.calibration.reliability import curve, reliability
 from recguide.bench.calibration.traces import coverage, recorded
-from recguide.core import ParameterError
+from recguide.core import ParameterError, SamplingParams
 from recguide.guidance.conditions import Conditions
-from recguide.guidance.fitting import fit
+from recguide.guidance.fitting import TooFewRounds, fit
 from recguide.guidance.records import Rounds
 from recguide.guidance.trace_file import write_trace
 from recguide.guidance.value import BLOCKS
+from recguide.llm import LLM
 
 NOWHERE = Conditions("toy", "toy", "", {}, {})
 
@@ -96,6 +98,25 @@ def test_a_trace_that_says_nothing_is_refused(tmp_path, records, header, why):
     file = trace(tmp_path / "a.jsonl.zst", many(records) if records else [], **header)
     with pytest.raises(ParameterError, match=why):
         recorded([file])
+
+
+def test_what_an_engine_recorded_can_be_calibrated_on(tmp_path):
+    """Under fixed-8: nothing is said of other blocks, and that is said. Warm-ups are not in it."""
+    file = tmp_path / "served.jsonl.zst"
+    llm = LLM(toy_model(), policy="fixed-8", trace=file)
+    params = SamplingParams(max_tokens=30, temperature=1.5, seed=1, ignore_eos=True)
+    with llm.engine.untraced():
+        llm.generate([[1, 2, 3]], params)
+    llm.generate([[4, 5, 6], [7, 8]], params)
+    llm.close()
+    found = recorded([file])
+    assert found.fingerprint == toy_model().fingerprint
+    assert list(found.policies) == ["fixed-8"]
+    assert len({record.prompt for record in found.records}) == 2
+    rounds = Rounds.of(found.records)
+    assert {block for block, count in coverage(rounds).rounds.items() if count} <= {4, 8}
+    with pytest.raises(TooFewRounds, match="no round has a block"):
+        fit(rounds, NOWHERE, bins=1)
 
 
 def test_coverage_says_which_blocks_a_policy_seldom_chose():

@@ -11,7 +11,7 @@ from recguide.bench.guided.served import Text
 from recguide.guidance.clock import Clock
 from recguide.guidance.conditions import Conditions
 from recguide.guidance.cost import CostTable
-from recguide.guidance.fitting import fit
+from recguide.guidance.fitting import fit, out_of_fold
 from recguide.guidance.fixed import Fixed
 from recguide.guidance.paper import BLOCKS, Paper
 from recguide.guidance.policy import Policy
@@ -53,7 +53,11 @@ class Study:
         self.table = _table(rounds, bins)
         self.certainty = _table(_without_outcomes(rounds), bins)
         self.clock = Clock(cost)
-        self._rounds, self._bins, self._prefix = rounds, bins, prefix
+        self._prefix = prefix
+        self._rounds = {True: rounds, False: _without_outcomes(rounds)}
+        self._values = {
+            z: out_of_fold(of, BLOCKS, signal="entropy", bins=bins) for z, of in self._rounds.items()
+        }
         self._rho: dict[tuple[int, bool], float] = {}
 
     def ladder(self) -> Sequence[Way]:
@@ -83,9 +87,8 @@ class Study:
     def _paper(self, load: int, table: ValueTable, *, outcomes: bool) -> Paper:
         key = load, outcomes
         if key not in self._rho:
-            rounds = self._rounds if outcomes else _without_outcomes(self._rounds)
             ms = round_ms(self.clock, load, BLOCKS, self._prefix)
-            self._rho[key] = calibrated_rho(rounds, BLOCKS, ms, bins=self._bins)
+            self._rho[key] = calibrated_rho(self._rounds[outcomes], BLOCKS, ms, values=self._values[outcomes])
         return Paper(table, self.clock, rho={load: self._rho[key]}, prefix=self._prefix, overlap=False)
 
 
