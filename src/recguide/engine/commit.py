@@ -98,9 +98,7 @@ def publish(done: Advanced) -> Chunk | None:
     tokens, origins, logprobs = verdict.tokens[:kept], _origins(done)[:kept], verdict.logprobs[:kept]
     request.origins += origins
     if not request.params.stop:
-        push = request.text.push
-        for token in tokens:
-            push(token, may_stop=False)
+        request.text.extend(tokens)
     if request.finish_reason is not None:
         request.text.finish()
     request.logprobs += logprobs

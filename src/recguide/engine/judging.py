@@ -19,7 +19,7 @@ from recguide.engine.scheduler import Scheduled
 from recguide.engine.scoring import picking, picking_spans, with_scores
 from recguide.speculation.noise import LuckyTokens
 from recguide.speculation.picks import logprobs
-from recguide.speculation.step import VERDICT, StepOutput
+from recguide.speculation.step import VERDICT, Judged, StepOutput
 
 Spans = Sequence[Sequence[slice]]
 """For each request, where the wanted slots of each of its rows lie among the W logits."""
@@ -43,7 +43,7 @@ class Judge:
         plan, docket = flight.plan, flight.docket
         decisions: list[Decision | None] = [None] * len(plan)
         by_host: list[int] = []
-        said = None if landed.output is None else _Said(landed.output, len(docket.judged))
+        said = None if landed.output is None else _Said(landed.output, docket.judged)
         for i, (scheduled, place) in enumerate(zip(plan, docket.places, strict=True)):
             if scheduled.request.finish_reason is not None:
                 continue
@@ -112,14 +112,15 @@ class Judge:
 class _Said:
     """What the device said, in lists: they are read many times, and outlive its buffer."""
 
-    def __init__(self, output: StepOutput, judged: int) -> None:
+    def __init__(self, output: StepOutput, judged: Sequence[Judged]) -> None:
         tokens, candidates, bad = output.integers.tolist()
         p1, p2, entropies, self._logprobs = output.reals.tolist()
         self._answers = Answers(tokens, p1, p2, candidates, entropies)
         self._bad: list[int] | None = bad if any(bad) else None
+        longest = max([len(block.block) for block in judged], default=0)
         self._settled = [
             Settled._make((*verdict[:VERDICT], verdict[VERDICT:]))
-            for verdict in output.verdicts[:judged].tolist()
+            for verdict in output.verdicts[: len(judged), : VERDICT + longest].tolist()
         ]
 
     def decision(self, scheduled: Scheduled, spans: Sequence[slice], place: int) -> Decision:

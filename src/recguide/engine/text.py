@@ -54,6 +54,12 @@ class TextStream:
         self._ids.append(token)
         return self._grow(may_stop, held=REPLACEMENT)
 
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Adds tokens whose text ends nothing."""
+        for token in tokens:
+            self._ids.append(token)
+            self._grow(may_stop=False, held=REPLACEMENT)
+
     def finish(self) -> None:
         """Adds the bytes that are still held back, as they are; no token will follow."""
         if self.stop is None:
@@ -74,7 +80,10 @@ class TextStream:
             self._start, self._read, self._ahead = self._read, len(ids), 0
         else:
             self._ahead = len(whole) - len(before)
-        return self._append(whole[known:], may_stop)
+        if not may_stop:
+            self.text += whole[known:]
+            return False
+        return self._append(whole[known:])
 
     def take(self, *, final: bool) -> str:
         """The text since the last call; before the end, without a tail that may become a stop string."""
@@ -85,11 +94,10 @@ class TextStream:
             self._released = end
         return self.text[start:end]
 
-    def _append(self, piece: str, may_stop: bool) -> bool:
+    def _append(self, piece: str) -> bool:
+        """Adds text; true if it completes a stop string, before which it is cut then."""
         searched = len(self.text)
         self.text += piece
-        if not may_stop:
-            return False
         hits = [
             (at, stop)
             for stop in self._stops
