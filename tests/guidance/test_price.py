@@ -86,7 +86,7 @@ def test_hulls_over_the_same_tokens_are_those_of_any_menus():
     y[random.random(y.shape) < 0.2] = -np.inf
     y[:, 0] = 1.0
     y[:20] = np.minimum(y[:20], 0.5)  # nothing beats AR
-    mine, theirs = SharedHulls(n).of(y), hulls(np.broadcast_to(n, y.shape).copy(), y)
+    mine, theirs = SharedHulls(n).of(y.T), hulls(np.broadcast_to(n, y.shape).copy(), y)
     width = theirs.tokens.shape[1]
     assert mine.tokens.shape[1] == width
     assert mine.tokens == pytest.approx(theirs.tokens)

@@ -88,16 +88,18 @@ class SharedHulls:
         self._outof = np.concatenate([[0], np.cumsum(len(n) - 1 - each)[:-1]])
 
     def of(self, y: Floats) -> Hulls:
-        """y [R, items]; −inf is not on offer. A vertex is an item that no line past it lies above."""
-        rows, items = y.shape
-        y = np.maximum(y.T, _NEVER)  # items first: reductions over the few
-        slope = (y[self._then] - y[self._first]) / self._apart  # [pairs, R]
+        """y [items, R]; −inf is not on offer. A vertex is an item that no line past it lies above."""
+        items, rows = y.shape
+        y = np.maximum(y, _NEVER)
+        slope = y[self._then]
+        slope -= y[self._first]
+        slope /= self._apart  # [pairs, R]
         into = np.minimum.reduceat(slope, self._into)
         outof = np.maximum.reduceat(slope[self._from_first], self._outof)
-        vertex = np.zeros((rows, items), np.bool_)
-        vertex[:, 1:-1] = ((into[:-1] >= outof[1:]) & (into[:-1] > 0)).T
-        vertex[:, -1] = into[-1] > 0
-        request, item = places(vertex)
+        vertex = np.zeros((items, rows), np.bool_)
+        np.greater(into, 0, out=vertex[1:])
+        vertex[1:-1] &= into[:-1] >= outof[1:]
+        request, item = places(vertex.T)
         count = np.bincount(request, minlength=rows)
         number = np.arange(len(item)) - (np.cumsum(count) - count)[request]
         before = np.where(number == 0, 0, np.concatenate([[0], item[:-1]]))

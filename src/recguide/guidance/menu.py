@@ -14,6 +14,9 @@ from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.hull import Hulls, hulls
 from recguide.guidance.outlook import Outlook
 
+_GATHER = 4
+"""How many times as much picking a cell out costs as computing one more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Menus:
@@ -65,15 +68,20 @@ class Menus:
 
         The rounds until a draft is needed again emit A each, and each costs its query tokens and a forward.
         """
-        net = self.net(price, cells, token)
-        worth = self._acceptance[..., cells]
-        worth *= token
-        spent = self._spent[..., cells]
-        spent *= price
-        worth -= spent
+        if _GATHER * len(cells) < self.n.shape[1]:
+            return self._worth(price, token, self.net(price, cells, token), cells).T
+        # Where most cells are asked for, all of them cost less than picking those out.
+        every, net = np.ones(self.n.shape[1]), np.zeros(self.n.shape[1])
+        every[cells], net[cells] = token, self.net(price, cells, token)
+        return self._worth(price, every, net, slice(None))[:, cells].T
+
+    def _worth(self, price: float, token: Floats | float, net: Floats, cells: Ints | slice) -> Floats:
+        """[blocks, cells]"""
+        worth = self._acceptance[..., cells] * token
+        worth -= price * self._spent[..., cells]
         worth -= net
         worth *= self._forwards[..., cells]
-        return worth.max(0).T
+        return worth.max(0)
 
     def cost(self, price: float, rent: float, cells: Ints) -> tuple[Floats, Floats]:
         """[R] the least a token costs if forwards cost `rent` beside their query tokens, and y then."""

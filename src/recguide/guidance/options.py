@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recguide.guidance.arrays import Bools, Floats, Ints
+from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.hull import Hulls, SharedHulls
 
 
@@ -27,6 +27,9 @@ class Options:
     branch: Ints
     _least: Ints
     """Tokens that a request must still be able to emit: one slot is no draft."""
+    _drafts: Ints
+    _beside: Ints
+    """Which items are drafts, and AR with a continuation, by rising blocks."""
     _hulls: SharedHulls
 
     @classmethod
@@ -36,7 +39,14 @@ class Options:
         items += [(1 + block, 0, 1, block, 3) for block in blocks]
         tokens, block, verified, branch, least = np.array(sorted(items), np.int64).T
         return cls(
-            np.array(blocks, np.int64), block, verified, branch, least, SharedHulls(tokens.astype(np.float64))
+            blocks=np.array(blocks, np.int64),
+            block=block,
+            verified=verified,
+            branch=branch,
+            _least=least,
+            _drafts=np.flatnonzero(block),
+            _beside=np.flatnonzero(branch),
+            _hulls=SharedHulls(tokens.astype(np.float64)),
         )
 
     def hulls(self, token: Floats, head: Floats, draft: Floats, remaining: Ints) -> Hulls:
@@ -48,11 +58,10 @@ class Options:
             draft: [R, blocks] what a draft in hand is worth.
             remaining: [R] tokens that may still be emitted.
         """
-        drafts, beside = self.block > 0, self.branch > 0
-        gain = np.empty((len(token), len(self.block)))
-        gain[:, :1] = token[:, None]
-        gain[:, drafts] = draft
-        gain[:, beside] = token[:, None] + head[:, None] * draft
-        off: Bools = remaining[:, None] < self._least
-        gain[off] = -np.inf
+        gain = np.empty((len(self.block), len(token)))
+        worth = draft.T
+        gain[0] = token
+        gain[self._drafts] = worth
+        gain[self._beside] = token + head * worth
+        np.copyto(gain, -np.inf, where=remaining < self._least[:, None])
         return self._hulls.of(gain)
