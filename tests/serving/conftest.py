@@ -1,4 +1,4 @@
-"""One tiny model for all tests of the server, idle and empty before and after each."""
+"""One tiny model for all tests of the server, idle and empty after each module."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def shared(tiny_folder):
     return load(tiny_folder)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def served(shared):
-    """The model of a server, idle again after each test, with every page free or in the prefix tree."""
+    """The model of a server; after a module it is idle, every page free or in the prefix tree."""
     yield shared
     assert not shared.engine.busy
     assert_all_free(shared.engine)
@@ -42,7 +42,7 @@ def assert_all_free(engine):
     assert pool.used_pages == 0
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(served):
     with client_of(app_of(served)) as client:
         yield client

@@ -11,7 +11,7 @@ from recguide.core import SamplingParams
 
 ROUTE = "/v1/chat/completions"
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}]
-GREEDY = {"temperature": 0, "max_completion_tokens": 16}
+GREEDY = {"temperature": 0, "max_completion_tokens": 8}
 
 
 def ask(client, status=200, **body):
@@ -71,7 +71,7 @@ def test_developer_is_system_and_text_parts_are_one_text(client, llm):
 
 
 def test_logprobs_have_one_entry_a_token_and_so_many_alternatives(client, llm):
-    (expected,) = offline(llm, temperature=0, max_tokens=16, logprobs=5)
+    (expected,) = offline(llm, temperature=0, max_tokens=8, logprobs=5)
     for most in (0, 5):
         answer = ask(client, logprobs=True, top_logprobs=most, **GREEDY)
         content = answer["choices"][0]["logprobs"]["content"]
@@ -84,13 +84,6 @@ def test_logprobs_have_one_entry_a_token_and_so_many_alternatives(client, llm):
             assert values == sorted(values, reverse=True)
             assert len(entry["bytes"]) >= 1
         assert told(client, logprobs=True, top_logprobs=most, **GREEDY).logprobs[0] == len(content)
-
-
-def test_the_rest_of_the_context_is_the_default(llm, client):
-    long = [{"role": "user", "content": "x" * (2048 - len(llm.tokenizer.chat(MESSAGES)) - 20)}]
-    answer = ask(client, messages=long, ignore_eos=True, temperature=0)
-    assert answer["usage"]["total_tokens"] == 2048
-    assert answer["choices"][0]["finish_reason"] == "length"
 
 
 REFUSED = [
@@ -131,14 +124,13 @@ def test_fields_that_ask_for_nothing_are_taken(client):
 
 # --- what ends an answer, on a scripted model ---------------------------------------------------------------
 
-START = encode("U")
 ANSWER = "naïve café: déjà vu, one two three four five six seven eight nine ten."
+SCRIPT = Script(tuple(encode("UHi\nA")), (*encode(ANSWER), EOS))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def scripted():
-    script = Script(tuple(encode("UHi\nA")), (*encode(ANSWER), EOS))
-    with client_of(fake_app(fake_engine(script))) as client:
+    with client_of(fake_app(fake_engine(SCRIPT))) as client:
         yield client
 
 
@@ -155,7 +147,7 @@ def test_streams_never_split_a_character_and_say_it_all(scripted, block):
 
 
 @pytest.mark.parametrize("block", [8, 32])
-@pytest.mark.parametrize("at", range(0, len(ANSWER) - 5, 3))
+@pytest.mark.parametrize("at", range(0, len(ANSWER) - 5, 5))
 def test_a_stop_string_is_never_said_nor_begun(scripted, block, at):
     stop = ANSWER[at : at + 5]
     body = scripted_body(stop=stop, speculation={"method": "linear", "block_size": block})
@@ -176,6 +168,13 @@ def test_what_a_stop_string_held_back_is_said_if_it_does_not_come(scripted):
 def test_the_cap_ends_an_answer_whatever_was_drafted(scripted, cap):
     answer = ask(scripted, **scripted_body(max_tokens=cap, stream_options=None))
     assert answer["usage"]["completion_tokens"] == cap
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_the_rest_of_the_context_is_the_default():
+    with client_of(fake_app(fake_engine(SCRIPT, max_model_len=64))) as small:
+        answer = ask(small, **scripted_body(ignore_eos=True))
+    assert answer["usage"]["total_tokens"] == 64
     assert answer["choices"][0]["finish_reason"] == "length"
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from tests.serving.site import Told, events
+from tests.fake import Script, engine
+from tests.serving.site import Told, client_of, events, fake_app
 from tests.tiny import SPECIALS
 
 from recguide.core import SamplingParams
 
 ROUTE = "/v1/completions"
 PROMPTS = ("Once upon a time", "In a hole in the ground", "x")
-PARAMS = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
+PARAMS = {"max_tokens": 16, "temperature": 0, "ignore_eos": True}
 
 
 def offline(llm, prompt, **params):
@@ -64,7 +65,7 @@ def test_the_shape_is_openais(client):
     assert answer["id"].startswith("cmpl-")
     assert answer["model"] == "tiny"
     use = answer["usage"]
-    assert (use["prompt_tokens"], use["completion_tokens"], use["total_tokens"]) == (16, 24, 40)
+    assert (use["prompt_tokens"], use["completion_tokens"], use["total_tokens"]) == (16, 16, 32)
     assert 0 <= use["prompt_tokens_details"]["cached_tokens"] < 16
     (choice,) = answer["choices"]
     assert (choice["index"], choice["logprobs"], choice["finish_reason"]) == (0, None, "length")
@@ -186,7 +187,7 @@ def test_token_ids_and_logprobs_agree_with_usage_under_a_stop(client, llm, strea
     ],
 )
 def test_speculation_is_the_requests_choice_and_changes_no_text(client, llm, wanted):
-    (expected,) = offline(llm, PROMPTS[0], max_tokens=24, ignore_eos=True)
+    (expected,) = offline(llm, PROMPTS[0], max_tokens=16, ignore_eos=True)
     answer = ask(client, prompt=PROMPTS[0], speculation=wanted, **PARAMS)
     assert answer["choices"][0]["text"] == expected.text
     stats = answer["metrics"]["speculative_decoding"]
@@ -195,17 +196,24 @@ def test_speculation_is_the_requests_choice_and_changes_no_text(client, llm, wan
     assert (stats["num_draft_tokens"] > 0) is (largest > 1)
 
 
-@pytest.mark.parametrize("length", [2047, 2048, 2049])
-def test_a_prompt_at_the_contexts_limit(client, length):
-    response = client.post(ROUTE, json={"prompt": [120] * length, "max_tokens": None, "temperature": 0})
-    if length < 2048:
+@pytest.fixture(scope="module")
+def small():
+    """A scripted model with a context of 64 tokens."""
+    with client_of(fake_app(engine(Script((120,), (121,) * 100), max_model_len=64))) as client:
+        yield client
+
+
+@pytest.mark.parametrize("length", [63, 64, 65])
+def test_a_prompt_at_the_contexts_limit(small, length):
+    response = small.post(ROUTE, json={"prompt": [120] * length, "max_tokens": None, "temperature": 0})
+    if length < 64:
         assert response.status_code == 200
         assert response.json()["usage"]["completion_tokens"] == 1
     else:
         error = response.json()["error"]
         assert response.status_code == 400
         assert error["code"] == "context_length_exceeded"
-        assert "2048" in error["message"]
+        assert "64" in error["message"]
         assert str(length) in error["message"]
 
 
