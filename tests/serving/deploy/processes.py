@@ -1,9 +1,23 @@
-"""Processes that come from one that a test started, by what they are called: none of anybody else's."""
+"""What a test needs that starts servers: ports, patience, and the processes that come from its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+
+def until(true: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "not within the time that it has"
+        time.sleep(0.3)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 def descendants(pid: int) -> Iterator[int]:

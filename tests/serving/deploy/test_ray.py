@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import httpx
 import pytest
-from tests.serving.deploy.processes import named
+from tests.serving.deploy.processes import free_port, named, until
 from tests.serving.deploy.test_merging import samples
 from tests.tiny import write_checkpoint
 
@@ -62,16 +60,10 @@ class Deployment:
         return {name: value for (name, _), value in samples(text, ANSWERED).items()}
 
 
-def until(true: Callable[[], bool], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "not within the time that it has"
-        time.sleep(0.3)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+def deploying(folder: str, *options: str, stderr: int | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from recguide.cli import app; app()", "deploy", folder, *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -82,16 +74,7 @@ def deployment(tmp_path_factory):
         "--replicas=2 --cpus-per-replica=0.2 --gpus-per-replica=0 --device=cpu --kv-cache-tokens=8192 "
         f"--max-running=8 --served-model-name=tiny --api-key={KEY} --drain=60 --port={port} --json"
     )
-    command = [
-        sys.executable,
-        "-c",
-        "from recguide.cli import app; app()",
-        "deploy",
-        folder,
-        *options.split(),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    process = deploying(folder, *options.split())
     try:
         assert process.stdout is not None
         ready = json.loads(next(line for line in process.stdout if line.startswith("{")))
@@ -186,3 +169,12 @@ def test_the_end_lets_streams_finish(deployment):
         assert stream.result() == (expected, None)
     assert deployment.process.wait(60) == 0
     assert not deployment.replicas()
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path):
+    options = ("--cpus-per-replica=0.2", "--gpus-per-replica=0", f"--port={free_port()}")
+    process = deploying(str(tmp_path / "nowhere"), *options, stderr=subprocess.PIPE)
+    _, said = process.communicate(timeout=200)
+    assert process.returncode == 2
+    assert said.splitlines()[-1].startswith("error: the deployment failed: ")
+    assert "is no folder" in said.splitlines()[-1]

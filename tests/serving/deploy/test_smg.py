@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.serving.deploy.test_ray import free_port, until
+from tests.serving.deploy.processes import free_port, until
 from tests.tiny import write_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -15,13 +15,14 @@ from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, HTTPOptions, RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
-from recguide.core import RecGuideError
+from recguide.core import ParameterError, RecGuideError
 from recguide.engine.process import Recipe
 from recguide.serving.deploy.ingress import PATIENCE_S, Ingress
 from recguide.serving.deploy.plan import Plan
 from recguide.serving.deploy.replica import Replica
 from recguide.serving.deploy.routing import PrefixRouter
 from recguide.serving.logs import LogFormat
+from recguide.serving.server import Listening
 from recguide.serving.settings import ServerSettings
 
 NAME = "recguide"
@@ -66,8 +67,12 @@ def application(
 def start(address: str | None, host: str, port: int) -> None:
     """Joins the cluster at an address, or makes one of this machine; Ray Serve listens from then on.
 
-    Raises DeployError if there is no such cluster.
+    Raises DeployError if there is no such cluster, ParameterError if nobody can listen there.
     """
+    if not port:
+        raise ParameterError("port", "must be named: every node of a cluster listens at the same one")
+    if address is None:
+        Listening(host=host, port=port).bind().close()  # Ray Serve would try again for ever
     if not ray.is_initialized():
         try:
             ray.init(
@@ -83,7 +88,14 @@ def deploy(deployed: Application) -> None:
     try:
         serve.run(deployed, name=NAME, route_prefix="/", logging_config=LoggingConfig(**_LOGGING))
     except (RuntimeError, TimeoutError) as error:
-        raise DeployError(f"the deployment failed: {error}") from error
+        raise DeployError(f"the deployment failed: {_reason() or error}") from error
+
+
+def _reason() -> str | None:
+    """What the last replica that could not start died of: the error in its traceback."""
+    application = serve.status().applications.get(NAME)
+    told = "" if application is None else application.deployments["replica"].message
+    return next((line.strip() for line in reversed(told.splitlines()) if "Error: " in line), None)
 
 
 def stop() -> None:
