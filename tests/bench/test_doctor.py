@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.toy import toy_model
 
 from recguide.bench import doctor
 from recguide.bench.doctor import Band, Level
+from recguide.bench.forwards import conditions_of
+from recguide.guidance import cost, value
+from recguide.guidance.ideal import ideal_cost
+from recguide.guidance.value import prior
 from recguide.llm import LLM
 
 PROMPTS = [list(b"Hello there"), list(b"One two")]
@@ -47,6 +53,21 @@ def test_random_weights_draft_no_better_than_chance():
 )
 def test_acceptance_is_held_against_its_band(mean, level):
     assert doctor.judge_acceptance(mean, Band(2.0, 8.0)).level is level
+
+
+def test_tables_are_found_or_asked_for(monkeypatch, tmp_path):
+    monkeypatch.setenv("RECGUIDE_CACHE", str(tmp_path))
+    llm = LLM(toy_model(), kv_cache_tokens=1024)
+    bare = doctor.tables(llm)
+    assert bare.level is Level.WARNING
+    assert "recguide profile MODEL and recguide calibrate" in bare.remedy
+    here = conditions_of(llm.engine, llm.model)
+    replace(ideal_cost("ideal-8b"), conditions=here).save(cost.place(here))
+    assert doctor.tables(llm).remedy == "run recguide calibrate MODEL --prompts FILE"
+    replace(prior(), conditions=replace(here, settings={})).save(value.place(here))
+    found = doctor.tables(llm)
+    assert (found.level, found.remedy) == (Level.OK, None)
+    assert f"{prior().rounds:,} rounds" in found.message
 
 
 def test_the_mask_token_is_named():

@@ -13,8 +13,10 @@ import torch
 from packaging.requirements import Requirement
 from torch import Tensor
 
+from recguide.bench.forwards import conditions_of
 from recguide.bench.totals import total
 from recguide.core import SamplingParams
+from recguide.guidance import cost, value
 from recguide.kv.tables import BlockTable
 from recguide.llm import LLM
 from recguide.models.loading import Model
@@ -67,7 +69,7 @@ def examine(llm: LLM, prompts: Sequence[Sequence[int]], progress: Progress) -> l
         ("mask token", lambda: mask_token(llm.model)),
         ("adapter", lambda: adapter(llm, prompts[0])),
         ("acceptance", lambda: acceptance(llm, prompts)),
-        ("tables", tables),
+        ("tables", lambda: tables(llm)),
     )
     return list(_run(checks, progress))
 
@@ -239,10 +241,24 @@ def judge_acceptance(mean: float, expected: Band) -> Finding:
     return Finding("acceptance", Level.OK, text)
 
 
-def tables() -> Finding:
-    """Cost and value tables come with guidance by load."""
-    return Finding(
-        "tables",
-        Level.OK,
-        "none are used yet: block size and branches follow the method, not measured tables",
-    )
+def tables(llm: LLM) -> Finding:
+    """Whether policies find measured costs and calibrated values, or go by assumptions."""
+    if llm.model.vocabulary.mask is None:
+        return Finding("tables", Level.OK, "none needed: the model cannot draft")
+    here = conditions_of(llm.engine, llm.model)
+    costs, values = cost.found(here), value.found(here)
+    said, remedies = list[str](), list[str]()
+    if costs is None:
+        said.append("costs of forwards are assumed")
+        remedies.append("recguide profile MODEL")
+    else:
+        said.append(f"costs of forwards measured up to {costs.tokens[-1]} query tokens")
+    if values is None:
+        said.append("values of drafts are published statistics of another model")
+        remedies.append("recguide calibrate MODEL --prompts FILE")
+    else:
+        said.append(f"values of drafts calibrated on {values.rounds:,} rounds")
+    text = "; ".join(said)
+    if remedies:
+        return Finding("tables", Level.WARNING, text, f"run {' and '.join(remedies)}")
+    return Finding("tables", Level.OK, text)
