@@ -142,6 +142,14 @@ def test_rows_are_those_of_the_plan_and_their_outcome_is_told():
     assert (ranks == 1).any()
 
 
+@pytest.mark.parametrize("policy", ["price", "paper", "fixed-8"])
+def test_nothing_is_drafted_past_the_cap(policy):
+    for cap, queries in ((1, 4), (2, 5)):
+        machine, prompts = scripted(1, policy=policy)
+        fake.complete(machine, prompts, SamplingParams(max_tokens=cap))
+        assert machine._backbone.query_tokens == queries
+
+
 def test_a_shorter_verification_computes_less():
     machine, prompts = scripted(1)
     forwards = spied(machine)

@@ -163,15 +163,19 @@ def test_a_forward_holds_no_more_than_it_may(requests, seed):
     assert plan.query_tokens.sum() <= 3 * requests
 
 
-def test_idle_requests_probe_and_hardly_cost_anything():
+@pytest.mark.parametrize("requests", [1, 16, 64, 256])
+def test_idle_requests_probe_and_hardly_cost_anything(requests):
+    """Under load they do so in company: the steps in between are plain, and plain steps run ahead."""
     policy = Price(table(0.9), clock(fixed=0.1, each=0.05))
-    tokens = probed = 0
-    for _ in range(400):
-        plan = policy.decide(view(16, idle=np.arange(16) + PROBE_AFTER, previous=1))
+    tokens = probed = drafting = 0
+    for _ in range(4000 // requests + 400):
+        plan = policy.decide(view(requests, idle=np.arange(requests) + PROBE_AFTER, previous=1))
         tokens += plan.query_tokens.sum()
         probed += 2 * plan.block.sum()
+        drafting += plan.block.any()
     assert 0 < probed <= PROBE_SHARE * tokens * 1.1
-    fresh = policy.decide(view(16, previous=1))
+    assert drafting <= 0.03 * (4000 // requests + 400)
+    fresh = policy.decide(view(requests, previous=1))
     assert not fresh.block.any()
 
 

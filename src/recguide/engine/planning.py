@@ -296,8 +296,13 @@ def remember(request: Request, verdict: Verdict) -> None:
 
 
 def observe(planned: Planned, verdicts: dict[Request, Verdict]) -> None:
-    """Tells policies what came of their plans, of those requests that ran as planned."""
+    """Tells policies what came of their plans, of those requests that ran as planned.
+
+    Plain steps alone say nothing of drafts, and there are many of them.
+    """
     for decided in planned.decided:
+        if not decided.view.draft.any() and not len(decided.plan.branches.request):
+            continue
         rows = [row for row, request in enumerate(decided.requests) if _as_planned(verdicts.get(request))]
         if not rows:
             continue

@@ -25,6 +25,8 @@ PROBE_SHARE = 0.02
 PROBE_BLOCK = 8
 PROBE_COST = 2 * PROBE_BLOCK
 """Its draft and its verification."""
+PROBED_OF = 16
+"""One request of so many probes when some do."""
 PROBE_AFTER = 16
 """AR steps of a request before it may probe."""
 
@@ -103,17 +105,23 @@ class Price:
         return 1 + ratio * prefix
 
     def _probing(self, view: View, plan: Plan) -> Plan:
-        """Lets the request that has gone longest without a draft make one, if the budget has it."""
-        self._probes = min(2.0 * PROBE_COST, self._probes + PROBE_SHARE * float(plan.query_tokens.sum()))
+        """Lets requests that have gone longest without a draft make one, if the budget has it.
+
+        Under load several do so at once: the steps in between are plain ones, which run ahead.
+        """
+        together = max(1, len(view) // PROBED_OF)
+        cost = together * PROBE_COST
+        self._probes = min(2.0 * cost, self._probes + PROBE_SHARE * float(plan.query_tokens.sum()))
+        if self._probes < cost:
+            return plan
         steps = (plan.verified == 1) & (view.draft == 0) & (view.remaining >= PROBE_BLOCK)
         idle = np.where(steps, view.idle, 0)
-        eldest = int(idle.argmax())
-        if idle[eldest] < PROBE_AFTER or self._probes < PROBE_COST:
-            return plan
-        self._probes -= PROBE_COST
+        eldest = np.argsort(-idle, kind="stable")[:together]
+        eldest = eldest[idle[eldest] >= PROBE_AFTER]
+        self._probes -= len(eldest) * PROBE_COST
         block, verified = plan.block.copy(), plan.verified.copy()
         block[eldest], verified[eldest] = PROBE_BLOCK, 0
-        branches = plan.branches.only(plan.branches.request != eldest)
+        branches = plan.branches.only(~np.isin(plan.branches.request, eldest))
         return replace(plan, block=block, verified=verified, branches=branches)
 
 
