@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -127,3 +130,13 @@ def test_vllm_names_say_the_same(metrics):
     assert (theirs("prefix_cache_queries_total"), theirs("prefix_cache_hits_total")) == (8, 4)
     found = {family.name for family in registry.collect()}
     assert set(NAMES) | set(NAMES.values()) <= found
+
+
+def test_queries_of_the_documentation_ask_for_metrics_that_there_are(metrics):
+    observed(metrics, "recguide")
+    page = Path(__file__).parents[2] / "docs" / "observability.md"
+    asked = set(re.findall(r"recguide:(\w+)", page.read_text()))
+    assert asked
+    families = {family.name.removeprefix("recguide:") for family in metrics.registry.collect()}
+    endings = ("", "_total", "_sum", "_count", "_bucket")
+    assert asked <= {name + ending for name in families for ending in endings}

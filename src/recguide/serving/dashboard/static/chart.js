@@ -4,6 +4,7 @@ import { clock, colour, element, mean, number, percent } from "./format.js";
 
 const HEIGHT = 168;
 const ROWS = 20;
+const BRIDGED_S = 12;  // a line goes on over a shorter gap: few rounds are no rest
 const together = uPlot.sync("charts");
 
 export class Chart {
@@ -91,6 +92,7 @@ export class Chart {
         width: this.stacked ? 1 : 2,
         dash: one.dash,
         fill: this.stacked || fill ? () => translucent(colour(one.colour), this.stacked ? 0.55 : 0.16) : undefined,
+        gaps: (plot, _, __, ___, gaps) => gaps.filter(([from, to]) => to - from > plot.bbox.width * BRIDGED_S / this.span),
         points: this.stacked ? { show: false } : { size: 5, filter: alone },
       }))],
       bands: this.stacked ? series.slice(1).map((_, i) => ({ series: [i + 2, i + 1] })) : [],

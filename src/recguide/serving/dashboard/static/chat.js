@@ -14,10 +14,14 @@ const ORIGINS = {
   prefill: "prefill",
 };
 
+const ON_CPU = "This server runs on a CPU, where a forward over more tokens takes longer: fewer forwards save " +
+  "hardly any time here. On a GPU at low load a hundred tokens cost about as much as one.";
+
 export class Playground {
   constructor() {
     this.messages = [];
     this.running = null;
+    this.onCpu = false;
     this.log = document.getElementById("log");
     this.empty = this.log.firstElementChild;
     this.message = document.getElementById("message");
@@ -155,6 +159,7 @@ export class Playground {
     wait.textContent = same ? "✓ The text is the same, token for token." : "✗ The texts differ.";
     answer.figures.querySelector(".scroll").replaceWith(
       runs([[this.named(options), answer.done], ["plain AR", plain]]));
+    if (this.onCpu) answer.figures.append(element("p", { class: "hint" }, ON_CPU));
     this.follow();
   }
 
@@ -221,9 +226,14 @@ function share(counts) {
   }));
 }
 
+/** Drafts that branches made, beside a verification, an AR step or the prefill. */
+function byBranches(spec) {
+  return Object.values(spec.branches).reduce((sum, branch) => sum + branch.reused, spec.drafts_begun);
+}
+
 /** A line a run: [name, what the server said when it was done]. */
 function runs(all) {
-  const heads = ["", "Tokens", "Tokens/s", "Seconds", "To first", "Forwards", "TPF", "Acceptance", "Reuse"];
+  const heads = ["", "Tokens", "Tokens/s", "Seconds", "To first", "Forwards", "TPF", "Acceptance", "Drafts reused"];
   return element("div", { class: "scroll" }, element("table", { class: "runs" },
     element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
     element("tbody", {}, ...all.filter(([, done]) => done).map(([name, done]) => {
@@ -231,7 +241,7 @@ function runs(all) {
       const cells = [number(done.tokens, 0), number(speed, 1), number(done.seconds, 2),
         number(done.metrics.time_to_first_token_ms / 1000, 2), number(spec.forwards, 0),
         number(spec.tokens_per_forward, 2), spec.num_spec_steps ? number(spec.mean_acceptance_length, 2) : "–",
-        spec.num_spec_steps ? percent(spec.reuse) : "–"];
+        spec.num_spec_steps ? percent(byBranches(spec) / spec.num_spec_steps) : "–"];
       return element("tr", {}, element("th", { scope: "row" }, name), ...cells.map((cell) => element("td", {}, cell)));
     }))));
 }

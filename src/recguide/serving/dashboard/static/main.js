@@ -9,13 +9,14 @@ import { Timelines } from "./timelines.js";
 
 const live = new Live();
 const timelines = new Timelines();
-new Playground();
+const playground = new Playground();
 tabs(document.querySelector('[role="tablist"]'));
 
 async function tellAbout() {
   const answer = await authorised("dashboard/about");
   if (!answer.ok) return;
   const { model, device, method, version } = await answer.json();
+  playground.onCpu = device?.startsWith("cpu") ?? false;
   if (!model) setTimeout(tellAbout, 2000);  // still loading
   document.getElementById("about").textContent = [model, device, method && `method ${method}`, `RecGuide ${version}`]
     .filter(Boolean).join(" · ");
