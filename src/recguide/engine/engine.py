@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from hashlib import blake2b
 from itertools import count
 from time import monotonic
 
 from recguide.core import (
     MAX_BLOCK,
-    MAX_SEED,
     Backbone,
     Chunk,
     FinishReason,
@@ -20,6 +17,7 @@ from recguide.core import (
     RecGuideError,
     SamplingParams,
 )
+from recguide.engine.admission import check_memory, check_request, choice_seed, fresh_seed
 from recguide.engine.ahead import steps_after, tokens_after
 from recguide.engine.commit import Advanced, advance, publish
 from recguide.engine.config import EngineConfig
@@ -42,7 +40,7 @@ from recguide.engine.planning import Planner, observe, remember
 from recguide.engine.request import Request, Sampling
 from recguide.engine.rounds import Decision
 from recguide.engine.runner import Ready
-from recguide.engine.scheduler import Scheduled, Scheduler, kv_tokens
+from recguide.engine.scheduler import Scheduled, Scheduler
 from recguide.engine.start import start
 from recguide.engine.tables import Identity, Policies
 from recguide.engine.text import Decode, TextStream, UndecodableTokens
@@ -54,8 +52,7 @@ from recguide.kv.tables import BlockTable
 from recguide.speculation.edits import edits_logits, stop_tokens
 from recguide.speculation.filters import filters
 from recguide.speculation.grammar import Grammars, Matcher
-from recguide.speculation.methods import Method, check_parameters, method_named
-from recguide.speculation.picks import validate
+from recguide.speculation.methods import Method, method_named
 from recguide.speculation.rows import Layout, Phase
 from recguide.speculation.slots import Picker
 
@@ -172,9 +169,9 @@ class Engine:
         policy = self._policies.chosen(params, method)
         largest = params.max_block_size or MAX_BLOCK
         block = self._policies.block(params, method, policy)
-        self._check(prompt, params, method, block)
+        check_request(prompt, params, method, block, vocabulary=self.vocabulary, limit=self._limit)
         traced = self._tracer is not None and self._tracer.on and self._tracing and method.verifies
-        seed = params.seed if params.seed is not None else _fresh_seed(params)
+        seed = params.seed if params.seed is not None else fresh_seed(params)
         seeds = [choice_seed(seed, choice) for choice in range(params.n)]
         known = tuple(prompt)
         requests = [
@@ -198,7 +195,7 @@ class Engine:
             )
             for choice, own in enumerate(seeds)
         ]
-        self._check_memory(requests[0])
+        check_memory(requests[0], self.memory.kv_tokens)
         self._check_queue(len(requests))
         for request in requests:
             self._scheduler.add(request)
@@ -382,6 +379,26 @@ class Engine:
         self._fail(largest.request, OutOfMemory(largest.layout.query_tokens, error))
         self.runner.tidy()
 
+    def _check_queue(self, arriving: int) -> None:
+        """Those that can start at once do not wait."""
+        most = self.config.max_waiting
+        if most is None:
+            return
+        if arriving > most + self.config.max_running:
+            raise ParameterError(
+                "n",
+                f"{arriving} choices are more than run ({self.config.max_running}) and wait ({most}) at most",
+            )
+        waiting = len(self._scheduler.waiting)
+        over = waiting + arriving - most - max(0, self._scheduler.free_places)
+        if over > 0:
+            wait_s = self._departures.wait_s(over, monotonic())
+            raise QueueFull(
+                f"queue: {waiting} requests wait and {most} may; try again in {wait_s:.0f} s or raise "
+                "max_waiting",
+                wait_s,
+            )
+
     def _break(self, error: Exception) -> EngineFault:
         """Fails every request, frees what they held and takes no more."""
         self.fault = fault = EngineFault(error)
@@ -436,70 +453,3 @@ class Engine:
         """Ends the trace, if there is one."""
         if self._tracer is not None:
             self._tracer.close()
-
-    def _check(self, prompt: Sequence[int], params: SamplingParams, method: Method, block: int) -> None:
-        check_parameters(method, params)
-        validate(params, self.vocabulary)
-        if not prompt:
-            raise ParameterError("prompt", "is empty; give at least one token")
-        outside = [token for token in prompt if not 0 <= token < self.vocabulary.size]
-        if outside:
-            raise ParameterError(
-                "prompt", f"token {outside[0]} lies outside the vocabulary of {self.vocabulary.size}"
-            )
-        room = self._limit - (1 if params.max_tokens else 0)
-        if len(prompt) > room:
-            raise ParameterError(
-                "prompt",
-                f"has {len(prompt)} tokens, and with the limit of {self._limit} it may have {room}; shorten "
-                "it or raise max_model_len",
-            )
-        longest = len(prompt) + params.max_tokens + (0 if method.verifies else block)
-        if longest > self._limit:
-            raise ParameterError(
-                "max_tokens",
-                f"the prompt's {len(prompt)} tokens and {longest - len(prompt)} more exceed the limit of "
-                f"{self._limit}; shorten the prompt or lower max_tokens",
-            )
-
-    def _check_queue(self, arriving: int) -> None:
-        """Those that can start at once do not wait."""
-        most = self.config.max_waiting
-        if most is None:
-            return
-        if arriving > most + self.config.max_running:
-            raise ParameterError(
-                "n",
-                f"{arriving} choices are more than run ({self.config.max_running}) and wait ({most}) at most",
-            )
-        waiting = len(self._scheduler.waiting)
-        over = waiting + arriving - most - max(0, self._scheduler.free_places)
-        if over > 0:
-            wait_s = self._departures.wait_s(over, monotonic())
-            raise QueueFull(
-                f"queue: {waiting} requests wait and {most} may; try again in {wait_s:.0f} s or raise "
-                "max_waiting",
-                wait_s,
-            )
-
-    def _check_memory(self, request: Request) -> None:
-        need, have = kv_tokens(request), self.memory.kv_tokens
-        if need > have:
-            raise ParameterError(
-                "max_tokens",
-                f"the request may need KV for {need} tokens and the cache holds {have}; "
-                "raise kv_cache_tokens or lower max_tokens",
-            )
-
-
-def _fresh_seed(params: SamplingParams) -> int:
-    """Greedy picks use no noise, so they need no fresh seed."""
-    return secrets.randbelow(MAX_SEED) if params.temperature > 0 else 0
-
-
-def choice_seed(seed: int, choice: int) -> int:
-    """Sampling seed of one of n choices: choice 0 has the request's own, the others derived ones."""
-    if choice == 0:
-        return seed
-    digest = blake2b(f"{seed}/{choice}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") % MAX_SEED
