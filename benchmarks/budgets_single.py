@@ -220,7 +220,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=150.0, help="seconds of decoding, start-up left out")
     parser.add_argument("--tokens", type=int, help="new tokens of a text (512; 192 for the demo model)")
     parser.add_argument("--texts", type=int, help="of the demo model, at most (200)")
-    parser.add_argument("--calibrated", type=int, help="prompts that the demo model is calibrated on (160)")
+    parser.add_argument("--calibrated", type=int, help="prompts that the demo model is calibrated on (96)")
     parser.add_argument("--prompts", type=Path, default=GSM8K, help="prompts for the demo model")
     parser.add_argument("--quick", action="store_true", help="small and short, on any device")
     parser.add_argument("--output", type=Path)
@@ -228,7 +228,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.tokens = options.tokens or (48 if options.quick else 192 if options.model == DEMO else 512)
     options.texts = options.texts or (2 if options.quick else 200)
-    options.calibrated = options.calibrated or (6 if options.quick else 160)
+    options.calibrated = options.calibrated or (6 if options.quick else 96)
     options.output = options.output or RESULTS / f"budgets_single-{options.model}.json"
     return options
 

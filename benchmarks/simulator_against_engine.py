@@ -132,14 +132,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--budget", type=float, default=120.0, help="seconds of decoding, start-up left out")
     parser.add_argument("--loads", type=int, nargs="+", default=LOADS)
-    parser.add_argument("--texts", type=int, help="prompts (192)")
+    parser.add_argument("--texts", type=int, help="prompts (128)")
     parser.add_argument("--tokens", type=int, help="new tokens of a text at most (192)")
     parser.add_argument("--prompts", type=Path, default=GSM8K)
     parser.add_argument("--quick", action="store_true", help="few and short, on any device")
     parser.add_argument("--output", type=Path, default=RESULTS / "simulator_against_engine.json")
     parser.add_argument("--figures", type=Path, help="folder of the picture", default=RESULTS)
     options = parser.parse_args(arguments)
-    options.texts = options.texts or (6 if options.quick else 192)
+    options.texts = options.texts or (6 if options.quick else 128)
     options.tokens = options.tokens or (40 if options.quick else 192)
     return options
 
