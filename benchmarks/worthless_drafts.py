@@ -26,6 +26,7 @@ from recguide.guidance.clock import Clock
 from recguide.guidance.fixed import Fixed
 from recguide.guidance.price import Price
 from recguide.guidance.value import prior
+from recguide.models.folding import fold
 from recguide.models.loading import Model, load
 
 RESULTS = Path(__file__).parent / "results"
@@ -54,6 +55,8 @@ def randomise(model: Model, seed: int = 0) -> None:
     for weight in model.adapter.parameters():
         noise = torch.randn(weight.shape, generator=generator)
         weight.data.copy_(SPREAD * noise)
+    if any(delta.folded is not None for deltas in model.adapter.deltas for delta in deltas.values()):
+        fold(model.adapter, model.decoder)
 
 
 def rows_of(llm: LLM, texts: Sequence[Text], loads: Sequence[int], seconds: float) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from tests.toy import toy_model
 from benchmarks import budgets_ladder, budgets_single, simulator_against_engine, worthless_drafts
 from recguide.bench.targets import read_result
 from recguide.llm import LLM
+from recguide.models.folding import fold
 
 
 @pytest.fixture
@@ -102,6 +103,15 @@ def test_the_simulator_beside_the_engine(run, prompts):
     ]
     assert all(row["simulator"] > 0 for row in result.rows)
     assert len(result.targets) == 4
+
+
+def test_a_spoiled_adapter_is_spoiled_in_every_form():
+    model = tiny_model("llama", dtype=torch.float32)
+    fold(model.adapter, model.decoder)
+    before = [delta.folded.merged.clone() for deltas in model.adapter.deltas for delta in deltas.values()]
+    worthless_drafts.randomise(model)
+    after = [delta.folded.merged for deltas in model.adapter.deltas for delta in deltas.values()]
+    assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 def test_worthless_drafts(run):
