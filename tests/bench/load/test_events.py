@@ -99,6 +99,24 @@ def test_an_event_that_is_no_chunk_is_refused(chunk):
         taken(chunk)
 
 
+NAMES = ("choices", "delta", "content", "text", "usage", "token_ids", "logprobs", "metrics", "finish_reason")
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.lists(st.fixed_dictionaries({"choices": VALUES | st.lists(VALUES, max_size=2), "usage": VALUES})))
+def test_whatever_json_comes_is_read_or_refused(chunks):
+    try:
+        answer = taken(*chunks)
+    except MalformedStreamError:
+        return
+    assert isinstance(answer.text, str)
+    assert answer.count("completion_tokens") is None or isinstance(answer.count("completion_tokens"), int)
+
+
 def test_data_after_the_end_is_refused():
     with pytest.raises(MalformedStreamError, match="after"):
         taken(b"[DONE]", said("more"))

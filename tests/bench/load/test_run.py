@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -20,7 +21,7 @@ from tests.bench.load.endpoint import (
 from recguide.bench.load.arrivals import Burst, Poisson
 from recguide.bench.load.drive import ClosedLoop, Limit, OpenLoop, Turn
 from recguide.bench.load.endpoint import Asking, Endpoint
-from recguide.bench.load.prompts import built_in
+from recguide.bench.load.prompts import Prompt, built_in
 from recguide.bench.load.run import EndpointError, Plan, first_model, run
 from recguide.bench.load.summary import summarise
 from recguide.core import ParameterError
@@ -222,6 +223,18 @@ def test_a_duration_ends_the_sending_not_the_answers():
         answering(tokens=3, first_s=0.2), requests=None, duration_s=0.05, load=ClosedLoop(2)
     )
     assert [record.error for record in records] == [None, None]
+
+
+def test_a_prompt_that_an_api_cannot_take_is_refused_before_anything_is_sent():
+    chat = Prompt(0, ({"role": "user", "content": "hi"},))
+    with pytest.raises(ParameterError, match="--api chat"):
+        asyncio.run(
+            run(
+                [Endpoint("it", "http://127.0.0.1:9", "m", "completions")],
+                replace(plan(), prompts=(chat,)),
+                lambda *_: None,
+            )
+        )
 
 
 def test_the_first_model_is_asked_for():

@@ -33,6 +33,11 @@ class Answer:
     def text(self) -> str:
         return "".join((*self._reasoning, *self._texts))
 
+    def count(self, name: str) -> int | None:
+        """A count of the usage, or of its details of the prompt."""
+        found = self.usage.get(name, _fields(self.usage, "prompt_tokens_details").get(name))
+        return found if isinstance(found, int) else None
+
     def take(self, event: bytes, at_s: float) -> None:
         """One event's data. Raises MalformedStreamError, or StreamedError for an error object."""
         if self.done:
@@ -50,8 +55,8 @@ class Answer:
 
     def _take_choice(self, choice: Fields, at_s: float) -> None:
         delta = _fields(choice, "delta")
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
-        text = delta.get("content") or choice.get("text") or ""
+        reasoning = _text(delta, "reasoning_content") or _text(delta, "reasoning")
+        text = _text(delta, "content") or _text(choice, "text")
         calls = delta.get("tool_calls")
         words = len(reasoning) + len(text) + (len(json.dumps(calls)) if calls else 0)
         if not self.arrivals and words and self.usage:
@@ -59,10 +64,9 @@ class Answer:
         tokens = self._tokens(choice)
         if words or tokens:
             self.arrivals.append(Arrival(at_s, words, tokens))
-        _check_text(reasoning + text)
         self._reasoning.append(reasoning)
         self._texts.append(text)
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self.finish_reason = _text(choice, "finish_reason") or self.finish_reason
 
     def _tokens(self, choice: Fields) -> int | None:
         """Tokens of a chunk, where the server says how many."""
@@ -80,12 +84,16 @@ class Answer:
         return new
 
 
-def _check_text(text: str) -> None:
-    """JSON can escape half a character; text that holds one cannot be written down."""
+def _text(holder: Fields, name: str) -> str:
+    """A text inside an object, empty where there is none; MalformedStreamError for anything else."""
+    text = holder.get(name) or ""
+    if not isinstance(text, str):
+        raise MalformedStreamError(f'a chunk whose "{name}" is no text')
     try:
         text.encode()
-    except UnicodeEncodeError as error:
+    except UnicodeEncodeError as error:  # JSON can escape half a character, which nobody can write down
         raise MalformedStreamError("a chunk with half a character") from error
+    return text
 
 
 def _object(event: bytes) -> Fields:
@@ -108,4 +116,6 @@ def _choices(chunk: Fields) -> list[Fields]:
     choices = chunk.get("choices")
     if not isinstance(choices, list):
         raise MalformedStreamError('a chunk without "choices"')
+    if not all(isinstance(choice, dict) for choice in cast("list[object]", choices)):
+        raise MalformedStreamError("a choice that is no object")
     return cast("list[Fields]", choices)

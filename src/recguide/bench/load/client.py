@@ -60,8 +60,6 @@ class Client:
         """Sends it now and reads the answer to its end, or for `timeout_s`."""
         answer, sent_s = Answer(), self._clock()
         failure = await self._attempt(errand, answer)
-        counts = answer.usage
-        details = counts.get("prompt_tokens_details") or {}
         return Record(
             turn=errand.turn,
             number=errand.number,
@@ -72,9 +70,9 @@ class Client:
             arrivals=tuple(answer.arrivals),
             text=answer.text,
             finish_reason=answer.finish_reason,
-            prompt_tokens=counts.get("prompt_tokens"),
-            cached_tokens=details.get("cached_tokens"),
-            output_tokens=counts.get("completion_tokens"),
+            prompt_tokens=answer.count("prompt_tokens"),
+            cached_tokens=answer.count("cached_tokens"),
+            output_tokens=answer.count("completion_tokens"),
             error=failure.kind if failure else None,
             detail=failure.detail if failure else "",
             speculation=answer.speculation,
@@ -90,7 +88,7 @@ class Client:
             return Failure("timeout", f"no whole answer in {self._endpoint.timeout_s:g} s")
         except httpx.ConnectError as error:
             return Failure("no connection", str(error))
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             return Failure("connection lost", f"{type(error).__name__}: {error}")
         except MalformedStreamError as error:
             return Failure("malformed stream", str(error))

@@ -7,11 +7,12 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 from recguide.bench.load.client import Client, Errand
 from recguide.bench.load.drive import Clock, ClosedLoop, Limit, Load, Send, Turn
-from recguide.bench.load.endpoint import Asking, Endpoint, api_root, bearer
+from recguide.bench.load.endpoint import Asking, Endpoint, api_root, bearer, body
 from recguide.bench.load.prompts import Prompt
 from recguide.bench.load.record import Record
 from recguide.core import RecGuideError
@@ -67,7 +68,11 @@ class Outcome:
 
 
 async def run(endpoints: Sequence[Endpoint], plan: Plan, progress: Progress) -> list[Outcome]:
-    """Loads all endpoints. Raises EndpointError where the warm-up gets no answer at all."""
+    """Loads all endpoints. Raises EndpointError where the warm-up gets no answer at all, and ParameterError
+    for a prompt that an endpoint's API has no place for.
+    """
+    for endpoint, prompt in product(endpoints, plan.prompts):
+        body(endpoint, plan.asking, prompt, 0)
     records: dict[str, list[Record]] = {endpoint.name: [] for endpoint in endpoints}
     lags: dict[str, list[float]] = {endpoint.name: [] for endpoint in endpoints}
     async with _connections() as http:
