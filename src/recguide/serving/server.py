@@ -31,6 +31,8 @@ ENGINE_FAILED = 1
 BACKLOG = 2048
 LAST_WRITES_S = 2
 """How long answers that are made already may take to reach their clients."""
+KEEP_ALIVE_S = 60
+"""How long a connection may be idle: longer than clients pause between two requests."""
 TICK_S = 0.05
 
 
@@ -84,6 +86,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=LAST_WRITES_S,
+                timeout_keep_alive=KEEP_ALIVE_S,
             )
         )
         self.status = 0
