@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from time import monotonic
 
 import pytest
 import torch
@@ -177,6 +178,21 @@ def test_what_a_model_failed_is_not_offered_to_others():
     (well,) = machine.add(script.prompt, params("linear"))
     fake.run(machine)
     assert (well.stats.prefix_hit_tokens, well.completion().token_ids) == (0, script.answer[:20])
+
+
+def test_a_deadline_costs_others_nothing_of_what_is_known():
+    machine = engine()
+    (late,) = machine.add(TEXT, params(), deadline=0.0)
+    (early,) = machine.add(TEXT, params(), deadline=monotonic() + 1e6)
+    fake.run(machine)
+    assert late.error is not None
+    assert early.error is None
+    (late,) = machine.add(TEXT, params(), deadline=monotonic() + 1e6)
+    machine.step()
+    machine._deadlines.add(late, 0.0)
+    fake.run(machine)
+    assert late.error is not None
+    assert one(machine, TEXT, params()).stats.prefix_hit_tokens == 20
 
 
 def test_hits_add_up_in_statistics():

@@ -34,7 +34,7 @@ from recguide.engine.flight import Flight, Forward, Landed
 from recguide.engine.flown import Flown, Landing
 from recguide.engine.judging import Judge
 from recguide.engine.observing import Observer, Watch
-from recguide.engine.picking import Unpickable
+from recguide.engine.picking import Unpickable, UnpickableLogits
 from recguide.engine.plan import Turn, lay_out
 from recguide.engine.planning import Planner, observe, remember
 from recguide.engine.request import Request, Sampling
@@ -356,12 +356,12 @@ class Engine:
         """Ends a request that cannot go on, or, if it has just ended, without its text."""
         ended, request.error, request.finish_reason = request.finish_reason, error, FinishReason.ABORT
         if ended is None:
-            self._leave(request)
+            self._leave(request, suspect=isinstance(error, UnpickableLogits))
             if not isinstance(error, UndecodableTokens):
                 self._close_text(request)
 
-    def _leave(self, request: Request) -> None:
-        self._scheduler.remove(request)
+    def _leave(self, request: Request, *, suspect: bool = False) -> None:
+        self._scheduler.remove(request, suspect=suspect)
         self._departures.note(monotonic())
 
     def _close_text(self, request: Request) -> None:

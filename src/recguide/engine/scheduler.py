@@ -98,18 +98,18 @@ class Scheduler:
     def add(self, request: Request) -> None:
         self.waiting.append(request)
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: Request, *, suspect: bool = False) -> None:
         """Takes a finished or aborted request out and frees its pages.
 
-        What it has cached may be used again, unless the model failed it: who knows what lies there then.
+        What it has cached may be used again, unless it is suspect: its logits were NaN, and so its KV may be.
         """
         (self.running if request in self.running else self.waiting).remove(request)
-        if request.error is None:
+        if not suspect:
             request.table.release(request.committed)
-        else:
-            if self._tree is not None:
-                self._tree.forget(request.committed)
-            request.table.release()
+            return
+        if self._tree is not None:
+            self._tree.forget(request.committed)
+        request.table.release()
 
     def clear(self) -> list[Request]:
         """Takes everyone out, without a trace of what they cached; returns them."""
