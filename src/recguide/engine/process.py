@@ -6,7 +6,6 @@ other: this process ends with its parent, and its parent sees this one end.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -111,8 +110,6 @@ def _run(recipe: Recipe, mailbox: SocketMailbox) -> int:
         mailbox.send(Fault(f"the engine did not start: {type(error).__name__}: {error}"))
         raise
     collect_seldom()
-    gc.collect()
-    gc.freeze()  # the model's objects stay: no collection need look at them again
     mailbox.send(ready)
     Worker(engine, mailbox).run()
     return 0
