@@ -56,6 +56,8 @@ class Gate:
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)[REQUEST_ID] = request_id
+                if message["status"] >= 400:
+                    self._service.follower.metrics.failed(message["status"])
             await send(message)
 
         try:

@@ -7,12 +7,15 @@ rate(recguide:acceptance_sum) / rate(recguide:acceptance_count).
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.metrics_core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from recguide.core import RoundStats
-from recguide.engine.reports import RoundReport, StepReport
+from recguide.engine.reports import StepReport
+from recguide.serving.tallies import RoundTally
 
 PREFIX = "recguide"
 
@@ -40,7 +43,7 @@ class Metrics:
         """Counts a step of the engine."""
         self._steps.observe(report)
         if report.rounds:
-            self._rounds.observe(report.rounds)
+            self._rounds.observe(RoundTally.of(report.rounds))
 
     def arrived(self, prompt_tokens: int) -> None:
         """A request was accepted, with so many tokens in all its prompts."""
@@ -72,9 +75,9 @@ class Metrics:
         self._requests.outcomes.labels(outcome).inc()
         self._requests.end_to_end.observe(seconds)
 
-    def refused(self, why: str) -> None:
-        """A request was turned away before it arrived, as from a full queue."""
-        self._requests.refused.labels(why).inc()
+    def failed(self, status: int) -> None:
+        """A request was answered with an error, as one that a full queue turned away."""
+        self._requests.errors.labels(status).inc()
 
 
 class _Makers:
@@ -143,44 +146,51 @@ class _Rounds:
         self.positions = make.counter(
             "accepted_position", "Rounds that matched this draft slot.", ["position"]
         )
-        self.acceptance = make.histogram("acceptance", "Tokens of a round with a draft, uncut.", _ACCEPTANCE)
+        self.acceptance = Tallied(
+            f"{PREFIX}:acceptance", "Tokens of a round with a draft, uncut.", _ACCEPTANCE, registry
+        )
         self.branches = make.counter(
             "branches", "Branches by kind: missed, covered (in place only) or reused.", ["kind", "outcome"]
         )
 
-    def observe(self, rounds: tuple[RoundReport, ...]) -> None:
-        blocks, drafts, matches = Tally[int](), Tally[str](), Tally[int]()
-        branches = Tally[tuple[str, str]]()
-        for one in rounds:
-            blocks[one.verified] += 1
-            if one.branches:
-                _count_branches(one, branches)
-            if one.drafted_by is None:
-                continue
-            drafts[one.drafted_by] += 1
-            matches[one.acceptance - 1] += 1
-            self.acceptance.observe(one.acceptance)
-        self.drafted.inc(sum((block - 1) * count for block, count in blocks.items()))
-        self.accepted.inc(sum(matched * count for matched, count in matches.items()))
-        for block, count in blocks.items():
+    def observe(self, tally: RoundTally) -> None:
+        self.acceptance.add(tally.acceptance)
+        for block, count in tally.blocks.items():
             self.blocks.labels(block).inc(count)
-        for by, count in drafts.items():
+        for by, count in tally.drafts.items():
             self.drafts.labels(by).inc(count)
-        for (kind, outcome), count in branches.items():
+        for (kind, outcome), count in tally.branches.items():
             self.branches.labels(kind, outcome).inc(count)
-        reaching = 0
-        for position in range(max(matches, default=0) - 1, -1, -1):
-            reaching += matches[position + 1]
+        self.drafted.inc(sum((block - 1) * count for block, count in tally.blocks.items()))
+        reaching = accepted = 0
+        for position in range(max(tally.acceptance, default=1) - 2, -1, -1):
+            reaching += tally.acceptance[position + 2]
+            accepted += reaching
             self.positions.labels(position).inc(reaching)
+        self.accepted.inc(accepted)
 
 
-def _count_branches(one: RoundReport, branches: Tally[tuple[str, str]]) -> None:
-    """At most one branch lies in the outcome's place, and only that one can be reused."""
-    for kind in one.branches:
-        branches[kind, "missed"] += 1
-    if one.covered is not None:
-        branches[one.covered, "missed"] -= 1
-        branches[one.covered, "reused" if one.reused == one.covered else "covered"] += 1
+class Tallied(Collector):
+    """A histogram of small whole numbers that are counted many at once, which prometheus_client's cannot."""
+
+    def __init__(self, name: str, text: str, buckets: Sequence[int], registry: CollectorRegistry) -> None:
+        self._name, self._text, self._buckets = name, text, buckets
+        self._counts = Tally[int]()
+        registry.register(self)
+
+    def add(self, counts: Mapping[int, int]) -> None:
+        self._counts.update(counts)
+
+    def collect(self) -> Iterable[Metric]:
+        counts = self._counts.copy()  # a scrape runs in a thread of its own
+        below = [
+            (str(float(edge)), sum(n for value, n in counts.items() if value <= edge))
+            for edge in self._buckets
+        ]
+        total = sum(value * n for value, n in counts.items())
+        yield HistogramMetricFamily(
+            self._name, self._text, buckets=[*below, ("+Inf", counts.total())], sum_value=total
+        )
 
 
 class _Requests:
@@ -190,7 +200,7 @@ class _Requests:
         make = _Makers(registry)
         self.in_flight = make.gauge("requests_in_flight", "Requests that arrived and are not answered yet.")
         self.outcomes = make.counter("requests", "Requests answered, by outcome.", ["outcome"])
-        self.refused = make.counter("refused_requests", "Requests turned away, by reason.", ["reason"])
+        self.errors = make.counter("http_errors", "Answers that are errors, by status.", ["status"])
         self.prompt_tokens = make.counter("prompt_tokens", "Tokens of the prompts that arrived.")
         self.prefix_queries = make.counter("prefix_cache_queries", "Tokens the prefix cache was asked for.")
         self.prefix_hits = make.counter("prefix_cache_hits", "Tokens the prefix cache held.")

@@ -80,6 +80,18 @@ def test_metrics_have_vllms_names_if_asked_for():
     assert 'recguide:requests_total{outcome="stop"} 1.0' in metrics
 
 
+def test_answers_that_are_errors_are_counted_wherever_they_were_made():
+    with client(api_keys=("secret",)) as opened:
+        bearer = {"Authorization": "Bearer secret"}
+        assert opened.get("/v1/models").status_code == 401
+        assert (
+            opened.post("/v1/completions", json={"prompt": "x", "nope": 1}, headers=bearer).status_code == 400
+        )
+        metrics = opened.get("/metrics", headers=bearer).text
+    for status in (400, 401):
+        assert f'recguide:http_errors_total{{status="{status}"}} 1.0' in metrics
+
+
 def test_the_feed_ends_when_the_server_is_about_to_stop():
     app = served()
     with TestClient(app) as opened, opened.stream("GET", "/dashboard/events") as answer:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from recguide.engine.reports import RoundReport, StepReport
+from recguide.engine.reports import StepReport
+from recguide.serving.tallies import RoundTally
 
 
 @dataclass(slots=True)
@@ -45,21 +46,16 @@ class Window:
         self.emitted += report.emitted
         self.preempted += report.preempted
         self.forwards += report.draft + report.verify
-        for one in report.rounds:
-            self._add_round(one)
+        if report.rounds:
+            self._add_rounds(RoundTally.of(report.rounds))
 
-    def _add_round(self, one: RoundReport) -> None:
-        self.decoded += one.emitted
-        self.blocks[one.verified] += 1
-        if one.drafted_by is not None:
-            self.acceptance[one.acceptance] += 1
-            self.drafts[one.drafted_by] += 1
-        if one.branches:
-            hit = one.covered is not None
-            reused = one.reused is not None
-            self.branches["reused"] += reused
-            self.branches["covered"] += hit and not reused
-            self.branches["missed"] += len(one.branches) - hit
+    def _add_rounds(self, tally: RoundTally) -> None:
+        self.decoded += tally.emitted
+        self.blocks.update(tally.blocks)
+        self.acceptance.update(tally.acceptance)
+        self.drafts.update(tally.drafts)
+        for (_, outcome), count in tally.branches.items():
+            self.branches[outcome] += count
 
     @property
     def unfinished(self) -> bool:

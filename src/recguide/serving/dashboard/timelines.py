@@ -37,8 +37,12 @@ class Timelines:
         self._lines: dict[int, _Line] = {}
 
     def add(self, report: StepReport) -> None:
+        full = False
         for one in report.rounds:
-            line = self._lines.get(one.request) or self._begun(one.request, report.at)
+            line = self._lines.get(one.request)
+            if line is None and not full:
+                line = self._begun(one.request, report.at)
+                full = line is None
             if line is not None:
                 row = _row(report.at, one)
                 line.rounds.append(row)
