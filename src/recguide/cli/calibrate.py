@@ -35,7 +35,7 @@ def calibrate(
         str | None,
         typer.Argument(
             help="smollm2-135m, a folder, a Hugging Face id; none with --from-trace.",
-            metavar="[MODEL]",
+            metavar="MODEL",
             show_default=False,
         ),
     ] = None,

@@ -95,13 +95,17 @@ def reliability(rounds: Rounds, *, signal: str, bins: int) -> Reliability:
     )
 
 
-def curve(predicted: Floats, observed: Floats, weight: Floats) -> Curve:
-    """Means over at most POINTS groups of neighbouring predictions, of equal weight; equal ones together."""
+def curve(predicted: Floats, observed: Floats, weight: Floats, spread: Floats | None = None) -> Curve:
+    """Means over at most POINTS groups of neighbouring predictions; equal ones stay together.
+
+    Groups have equal shares of `spread`, or else of the weight.
+    """
     order = np.argsort(predicted, kind="stable")
+    by = (weight if spread is None else spread)[order]
     predicted, observed, weight = predicted[order], observed[order], weight[order]
-    before = np.cumsum(weight) - weight
+    before = np.cumsum(by) - by
     first = np.searchsorted(predicted, predicted, side="left")
-    group = np.minimum((before[first] / weight.sum() * POINTS).astype(np.int64), POINTS - 1)
+    group = np.minimum((before[first] / by.sum() * POINTS).astype(np.int64), POINTS - 1)
     mass = np.bincount(group, weight, POINTS)
     used = mass > 0
 
@@ -121,9 +125,10 @@ def _slots(rounds: Rounds, cell: Ints, table: ValueTable) -> Curve:
         ratio = table.evidence.log_ratio[table.evidence.bins(rounds.margins[rows, :block])]
         promised[rows, :block] = 1 - chance(odds + ratio)
     known &= np.isin(rounds.block, table.blocks)[:, None]
-    weight = np.broadcast_to(rounds.weight[:, None], known.shape)
+    weight = np.broadcast_to(rounds.weight[:, None], known.shape)[known]
     passed = (~seen.failed[known]).astype(np.float64)
-    return curve(promised[known], passed, weight[known])
+    # Most slots pass for sure: what fails decides where the groups lie.
+    return curve(promised[known], passed, weight, weight * (1 - promised[known] + 1e-6))
 
 
 def _ranks(rounds: Rounds) -> Ranks:
