@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 pytest.importorskip("ray.serve", reason="needs the extra 'ray'")
 
 KEY = "secret"
-ANSWERED = "recguide:e2e_request_latency_seconds_count"
 LONG = "Once upon a time there was a lighthouse keeper who counted waves. " * 12
 
 
@@ -53,11 +52,15 @@ class Deployment:
                     texts += [choice["text"] for choice in event.get("choices", ())]
         return "".join(texts), code
 
-    def served(self) -> dict[str, float]:
-        """Replica → requests that it has answered to their end."""
+    def metric(self, name: str) -> dict[str, float]:
+        """Replica → its value."""
         with self.client() as client:
             text = client.get("/metrics").text
-        return {name: value for (name, _), value in samples(text, ANSWERED).items()}
+        return {replica: value for (replica, _), value in samples(text, name).items()}
+
+    def served(self) -> dict[str, float]:
+        """Replica → requests that it has answered to their end."""
+        return self.metric("recguide:e2e_request_latency_seconds_count")
 
 
 def deploying(folder: str, *options: str, stderr: int | None = None) -> subprocess.Popen[str]:
@@ -112,6 +115,15 @@ def test_prompts_that_begin_alike_meet_and_others_spread(deployment):
         list(threads.map(lambda n: deployment.stream(f"{n} {LONG}", 60), range(8)))
     spread = deployment.served()
     assert min(spread[name] - after[name] for name in spread) >= 2
+
+
+def test_a_client_that_goes_ends_its_request(deployment):
+    body = {"model": "tiny", "prompt": LONG, "max_tokens": 1100, "stream": True, "ignore_eos": True}
+    with deployment.client() as client, client.stream("POST", "/v1/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        assert sum(deployment.metric("recguide:requests_in_flight").values()) == 1
+    until(lambda: not sum(deployment.metric("recguide:requests_in_flight").values()), 5)
 
 
 def test_the_dashboard_shows_all_replicas(deployment):
