@@ -31,7 +31,7 @@ def test_a_request_is_drawn_round_by_round(cli, recorded):
     result = cli("trace", "show", str(recorded))
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0].split()[:3] == ["at", "slots", "emitted"]
+    assert lines[0].split()[:5] == ["at", "drafted", "by", "slots", "emitted"]
     assert " of 6" in result.stdout
     assert "policy price" in result.stderr
 

@@ -52,10 +52,13 @@ def test_every_round_of_every_method_is_recorded(tmp_path):
         for record, following in pairwise(mine):
             assert following.position == record.position + record.acceptance
             assert following.previous == record.verified
-            assert len(record.margins) == record.block - 1
+            assert len(record.margins) == len(record.likely) == len(record.candidates) == record.block - 1
+            assert all(0 <= m <= p1 <= 1 for m, p1 in zip(record.margins, record.likely, strict=True))
+            assert (record.drafted_by == "") == (record.block == 1)
             assert len(record.entropies) == min(record.acceptance, max(1, record.verified - 1))
             assert record.forward_ms > 0
             if record.reused >= 0:
+                assert following.drafted_by in ("continuation", "correction", "any")
                 assert following.block == record.branches[record.reused][2]
     planned = [record for record in records if record.prompt == "0"]
     assert {record.price for record in planned} == {0.25}
@@ -70,6 +73,19 @@ def test_a_trace_can_be_read_while_its_engine_goes_on(tmp_path):
     before = len(read_trace(file)[1])
     fake.complete(machine, [PROMPT], SamplingParams(max_tokens=30))
     assert 0 < before < len(read_trace(file)[1])
+
+
+def test_a_trace_that_broke_off_is_read_as_far_as_it_goes(tmp_path):
+    machine, file = traced(tmp_path)
+    fake.complete(machine, [PROMPT], SamplingParams(max_tokens=60, method="ar"))
+    whole = read_trace(file)[1]
+    content = file.read_bytes()
+    machine.close()
+    for length in range(len(content) - 1, len(content) // 2, -7):
+        file.write_bytes(content[:length])
+        found = read_trace(file)[1]
+        assert found == whole[: len(found)]
+    assert len(found) < len(whole)
 
 
 def test_warm_up_is_none_of_it(tmp_path):

@@ -80,11 +80,13 @@ def _object(request: str, rounds: list[RoundRecord]) -> dict[str, Any]:
 
 def _show(header: dict[str, Any], request: str, rounds: list[RoundRecord], requests: int) -> None:
     grid = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("at", "slots", "emitted", "branches", "entropy", "price", "tokens", "ms"):
-        grid.add_column(head, justify="left" if head in ("slots", "branches") else "right", no_wrap=True)
+    for head in ("at", "drafted by", "slots", "emitted", "branches", "entropy", "price", "tokens", "ms"):
+        left = head in ("drafted by", "slots", "branches")
+        grid.add_column(head, justify="left" if left else "right", no_wrap=True)
     for record in rounds:
         grid.add_row(
             str(record.position),
+            record.drafted_by,
             _slots(record),
             f"{record.acceptance} of {record.verified}",
             _branches(record),

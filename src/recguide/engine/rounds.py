@@ -176,14 +176,16 @@ def _masked_again(draft: Draft, row: Row) -> Draft:
 def _fill(draft: Draft, row: Row, span: slice, answers: Answers, branch: BranchKind | None = None) -> Draft:
     """The draft, complete, with the picks of the row's wanted slots and their statistics."""
     tokens, margins, candidates = list(draft.tokens), list(draft.margins), list(draft.candidates)
+    likely = list(draft.likely or draft.margins)
     at = span.start
     for run in consecutive(row.wanted):
         here, there = slice(run[0], run[-1] + 1), slice(at, at + len(run))
         tokens[here] = answers.tokens[there]
+        likely[here] = answers.p1[there]
         margins[here] = map(sub, answers.p1[there], answers.p2[there])
         candidates[here] = answers.candidates[there]
         at += len(run)
-    return Draft(tuple(tokens), tuple(margins), tuple(candidates), branch=branch)
+    return Draft(tuple(tokens), tuple(margins), tuple(candidates), branch=branch, likely=tuple(likely))
 
 
 def _verdict(layout: Layout, spans: Sequence[slice], settled: Settled, answers: Answers) -> Verdict:

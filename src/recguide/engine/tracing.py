@@ -21,6 +21,9 @@ from recguide.speculation.rows import Branch, BranchKind, Draft, Phase
 
 _LOG = logging.getLogger(__name__)
 
+DRAFT = "draft"
+"""What made a draft that no branch made."""
+
 
 def trace_header(config: EngineConfig, conditions: Conditions) -> dict[str, object]:
     """Policy and provenance."""
@@ -86,6 +89,9 @@ class Tracer:
             reused=-1 if verdict.reused is None else layout.branches.index(verdict.reused),
             price=round(price, 6),
             query_tokens=layout.query_tokens,
+            likely=() if draft is None else _short(draft.likely[1:]),
+            candidates=() if draft is None else draft.candidates[1:],
+            drafted_by="" if draft is None else draft.branch or DRAFT,
             forward_ms=round(forward_ms, 3),
         )
         self._waiting.append(record)
@@ -101,16 +107,23 @@ class Tracer:
             if idle:
                 self._writer.flush()
         except OSError as error:
-            _LOG.warning("the trace %s ends here: %s", self._file, error)
-            self._writer.abandon()
-            self._writer = None
+            self._give_up(self._writer, error)
 
     def close(self) -> None:
         """Ends the file."""
         self.write(idle=True)
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._writer is None:
+            return
+        writer, self._writer = self._writer, None
+        try:
+            writer.close()
+        except OSError as error:
+            self._give_up(writer, error)
+
+    def _give_up(self, writer: TraceWriter, error: OSError) -> None:
+        _LOG.warning("the trace %s ends here: %s", self._file, error)
+        writer.abandon()
+        self._writer = None
 
 
 def _short(values: Sequence[float]) -> tuple[float, ...]:

@@ -28,6 +28,9 @@ class RoundRecord:
         signals, previous, full: history as it was when the round was planned.
         branches: (slot, head, block) of each that ran; `reused` indexes them, −1 for none.
         price, query_tokens: of the request in the forward that verified; `forward_ms` is all the forward's.
+        likely, candidates: p1 and the first candidate of the drafted slots 1..block−1, as far as an engine
+            recorded them; p2 is p1 − M_i.
+        drafted_by: kind of the branch that made the draft, "draft" if a draft forward did; "" for an AR step.
     """
 
     set: str
@@ -48,6 +51,9 @@ class RoundRecord:
     price: float = 0.0
     query_tokens: int = 0
     forward_ms: float = 0.0
+    likely: tuple[float, ...] = ()
+    candidates: tuple[int, ...] = ()
+    drafted_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

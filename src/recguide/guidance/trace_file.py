@@ -53,6 +53,7 @@ class TraceWriter:
     def flush(self) -> None:
         """Brings all rounds so far into the file."""
         self._packed.flush(zstandard.FLUSH_BLOCK)
+        self._file.flush()
         self._flushed = monotonic()
 
     def close(self) -> None:
@@ -91,7 +92,8 @@ def read_trace(file: Path) -> tuple[dict[str, Any], list[RoundRecord]]:
             header: dict[str, Any] = json.loads(next(lines))
             if header.get("format") != FORMAT:
                 raise MalformedTrace(f"{file} is no trace of format {FORMAT}")
-            return header, [record_of(json.loads(line)) for line in lines]
+            # A line that is still being written, or never was to its end, is none.
+            return header, [record_of(json.loads(line)) for line in lines if line.endswith("\n")]
     except OSError as error:
         raise MalformedTrace(f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError, StopIteration, zstandard.ZstdError) as error:
@@ -100,7 +102,8 @@ def read_trace(file: Path) -> tuple[dict[str, Any], list[RoundRecord]]:
 
 def record_of(content: dict[str, Any]) -> RoundRecord:
     """A round from its JSON object; TypeError or KeyError for anything else."""
-    for name in ("margins", "entropies", "signals"):
-        content[name] = tuple(content[name])
+    for name in ("margins", "entropies", "signals", "likely", "candidates"):
+        if name in content:
+            content[name] = tuple(content[name])
     content["branches"] = tuple(tuple(branch) for branch in content["branches"])
     return RoundRecord(**content)

@@ -45,6 +45,7 @@ class Draft:
         candidates: best token beside the drafted one, the mask and EOS; 0 at a known slot.
         masked: slots still to be filled; a draft is complete without any.
         branch: kind of the branch that made it, None if a draft forward did.
+        likely: p1 of each slot, 1 at a known one; () where nobody filled the draft in.
     """
 
     tokens: tuple[int, ...]
@@ -52,6 +53,7 @@ class Draft:
     candidates: tuple[int, ...]
     masked: tuple[int, ...] = ()
     branch: BranchKind | None = None
+    likely: tuple[float, ...] = ()
 
     def seeded(self, seed: int) -> Draft:
         """The same draft with the verifier's token as its known slot 0."""
@@ -61,6 +63,7 @@ class Draft:
             candidates=(0, *self.candidates[1:]),
             masked=self.masked,
             branch=self.branch,
+            likely=(1.0, *self.likely[1:]),
         )
 
 
