@@ -22,12 +22,11 @@ class Serving:
     """A running server, ready; `drain` is the grace of requests at its end."""
 
     def __init__(self, folder, *options: str, drain: float = 20.0) -> None:
-        self.port = free_port()
         self.process = subprocess.Popen(
             [
                 *SERVE,
                 str(folder),
-                *("--json", "--port", str(self.port), "--drain", str(drain), "--kv-cache-tokens", "4096"),
+                *("--json", "--port", "0", "--drain", str(drain), "--kv-cache-tokens", "4096"),
                 *("--served-model-name", "tiny", *options),
             ],
             stdout=subprocess.PIPE,
@@ -37,6 +36,7 @@ class Serving:
         line = self.process.stdout.readline()
         assert line, self.process.stderr.read()
         self.said = json.loads(line)
+        self.url = self.said["url"].removesuffix("/v1")
 
     def __enter__(self) -> Self:
         return self
@@ -44,10 +44,6 @@ class Serving:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.communicate()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def ask(self, answers: list, **body) -> threading.Thread:
         """Asks in a thread; what came is put into `answers`."""

@@ -61,13 +61,13 @@ def serve(
         engine["trace"] = trace.absolute()
     spawned = spawn_engine(recipe(model, load, engine, replayed=replay_acceptance))
 
-    def ready(facts: Facts) -> None:
+    def ready(facts: Facts, at: Listening) -> None:
         if json_output:
-            print_json(_object(facts, settings.models, str(listening)))
+            print_json(_object(facts, settings.models, str(at)))
         else:
-            _banner(facts, settings.models, str(listening), open_to_all=not settings.api_keys)
+            _banner(facts, settings.models, str(at), open_to_all=not settings.api_keys)
             if settings.dashboard:
-                note(f"dashboard at {listening}/")
+                note(f"dashboard at {at}/")
 
     status = run(create_app(spawned, settings), listening, ready)
     if spawned.refusal:

@@ -12,7 +12,7 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -56,6 +56,10 @@ class Listening:
     def _bind_port(self) -> socket.socket:
         family, *_ = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
         return socket.create_server((self.host, self.port), family=family, backlog=BACKLOG)
+
+    def bound(self, listener: socket.socket) -> Listening:
+        """Where its socket listens: with the port that was free, if any was asked for."""
+        return self if self.uds is not None else replace(self, port=listener.getsockname()[1])
 
     @staticmethod
     def _bind_path(path: Path) -> socket.socket:
@@ -138,15 +142,17 @@ class Server(uvicorn.Server):
         self._tasks.add(asyncio.get_running_loop().create_task(work))
 
 
-def serve(app: FastAPI, listening: Listening, on_ready: Callable[[Facts], None]) -> int:
+def serve(app: FastAPI, listening: Listening, on_ready: Callable[[Facts, Listening], None]) -> int:
     """Serves until told to stop, or until the engine is gone; returns the exit status.
 
     Args:
-        on_ready: is told of the model once requests are served.
+        on_ready: is told of the model and the address once requests are served.
 
     Raises ParameterError if nobody can listen there.
     """
-    listener, server = listening.bind(), Server(app, on_ready)
+    listener = listening.bind()
+    at = listening.bound(listener)
+    server = Server(app, lambda facts: on_ready(facts, at))
     try:
         server.run([listener])
     finally:
