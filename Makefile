@@ -66,7 +66,7 @@ $(BIN)/python:
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo "installing $(TORCH), then RecGuide (a few minutes the first time)"
 	@$(PIP) $(TORCH)
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[serve,bench]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -1,8 +1,9 @@
 """Exact mode on the demo model: a text is bitwise the same however it was computed, and what that costs.
 
 Every prompt is decoded plainly and alone; then among others, with too little KV memory, so that requests are
-preempted and computed again, and by every method. Token ids, and the raw log-probabilities of every fourth
-prompt's tokens, must not differ in a single bit. Odd prompts are sampled, even ones greedy.
+preempted and computed again, with KV of prompts that an earlier request left, and by every method. Token
+ids, and the raw log-probabilities of every fourth prompt's tokens, must not differ in a single bit. Odd prompts
+are sampled, even ones greedy.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ COLUMNS = {
     "compared_logprobs": "logprobs",
     "differing_logprobs": "differ",
     "preemptions": "preempted",
+    "prefix_hits": "prefix hits",
     "seconds": "s",
 }
 COST_COLUMNS = {
@@ -115,6 +117,7 @@ def held_against(reference: Texts, texts: Texts) -> dict[str, Any]:
         "compared_logprobs": sum(len(a.logprobs or ()) for a, _ in judged),
         "differing_logprobs": sum(_logprobs(a) != _logprobs(b) for a, b in judged),
         "preemptions": texts.preemptions,
+        "prefix_hits": sum(completion.stats.prefix_hit_tokens > 0 for completion in texts.completions),
         "seconds": texts.seconds,
     }
 
@@ -124,13 +127,19 @@ def _logprobs(completion: Completion) -> list[float]:
 
 
 def conditions(
-    roomy: Engine, scarce: Callable[[], Engine], work: Workload, *, together: int
+    roomy: Engine,
+    scarce: Callable[[], Engine],
+    caching: Callable[[], Engine],
+    work: Workload,
+    *,
+    together: int,
 ) -> list[dict[str, Any]]:
     """One row for each condition; the first is the reference that the others are held against.
 
     Args:
-        roomy: an exact engine that runs `together` requests at once, with KV for all of them.
-        scarce: makes one with KV for far fewer.
+        roomy: an exact engine that runs `together` requests at once, with KV for all of them and no prefix
+            cache.
+        scarce, caching: make one with KV for far fewer, and one with a prefix cache.
     """
     reference = complete(roomy, work, "ar", alone=True)
     rows = [{"condition": "alone", "method": "ar", **held_against(reference, reference)}]
@@ -142,6 +151,11 @@ def conditions(
     for method in ("ar", "recguide"):
         texts = complete(engine, work, method, alone=False)
         rows.append({"condition": "after preemption", "method": method, **held_against(reference, texts)})
+    engine = caching()
+    complete(engine, work, "recguide", alone=False)
+    for method in ("ar", "recguide"):
+        texts = complete(engine, work, method, alone=False)
+        rows.append({"condition": "after a prefix hit", "method": method, **held_against(reference, texts)})
     return rows
 
 
@@ -165,7 +179,7 @@ def costs(engines: Mapping[str, Engine], work: Workload, loads: Sequence[int]) -
 
 
 def targets(rows: Sequence[dict[str, Any]]) -> list[Target]:
-    """Nothing may differ, and the preempted condition must have preempted somebody."""
+    """Nothing may differ, somebody must have been preempted, and some prompt found in the cache."""
     found: list[Target] = []
     for row in rows[1:]:
         name = f"{row['condition']}, {row['method']}"
@@ -173,6 +187,8 @@ def targets(rows: Sequence[dict[str, Any]]) -> list[Target]:
         found.append(Target.at_most(f"{name}: log-probabilities that differ", row["differing_logprobs"], 0))
         if row["condition"] == "after preemption":
             found.append(Target.at_least(f"{name}: preemptions", row["preemptions"], 1))
+        if row["condition"] == "after a prefix hit":
+            found.append(Target.at_least(f"{name}: prompts with a hit", row["prefix_hits"], 1))
     return found
 
 
@@ -207,7 +223,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     options = parse()
 
-    def make(exact: bool, kv: int) -> Engine:
+    def make(exact: bool, kv: int, *, prefix_cache: bool = False) -> Engine:
         llm = LLM(
             options.model,
             dtype=options.dtype,
@@ -215,6 +231,7 @@ def main() -> None:
             max_running=options.together,
             kv_cache_tokens=kv,
             max_model_len=MODEL_LEN,
+            prefix_cache=prefix_cache,
         )
         return llm.engine
 
@@ -223,7 +240,13 @@ def main() -> None:
     ids = [tokenizer.chat([{"role": "user", "content": text}]) for text in texts]
     work = Workload(ids, options.tokens)
     roomy = make(True, options.kv)
-    rows = conditions(roomy, lambda: make(True, options.scarce_kv), work, together=options.together)
+    rows = conditions(
+        roomy,
+        lambda: make(True, options.scarce_kv),
+        lambda: make(True, options.kv, prefix_cache=True),
+        work,
+        together=options.together,
+    )
     print(text_table(rows, COLUMNS), "\n")
     engines = {"exact": roomy, "default": make(False, options.kv)}
     price = costs(engines, work, loads=(1, options.together))
@@ -243,7 +266,6 @@ def main() -> None:
             "together": options.together,
             "kv_tokens": options.kv,
             "scarce_kv_tokens": options.scarce_kv,
-            "after_a_prefix_hit": "not applicable: there is no prefix cache yet",
         },
         rows=[*rows, *price],
         targets=asked,

@@ -15,18 +15,20 @@ TOKENS = 30
 WORK = Workload(PROMPTS, tokens=TOKENS, blocks=dict.fromkeys(METHODS[1:], 4), logprob_every=2)
 
 
-def make(kv: int = 1024) -> Engine:
-    return Engine(toy_model(), str, EngineConfig(max_running=4, kv_cache_tokens=kv, page_size=4))
+def make(kv: int = 1024, *, prefix_cache: bool = False) -> Engine:
+    config = EngineConfig(max_running=4, kv_cache_tokens=kv, page_size=4, prefix_cache=prefix_cache)
+    return Engine(toy_model(), str, config)
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return conditions(make(), lambda: make(80), WORK, together=4)
+    return conditions(make(), lambda: make(80), lambda: make(prefix_cache=True), WORK, together=4)
 
 
 def test_every_condition_and_method_has_a_row_and_no_token_differs(rows):
-    assert [row["method"] for row in rows] == ["ar", *METHODS, "ar", "recguide"]
-    assert {row["condition"] for row in rows} == {"alone", "with 3 others", "after preemption"}
+    assert [row["method"] for row in rows] == ["ar", *METHODS, *("ar", "recguide") * 2]
+    conditions = ["alone", *["with 3 others"] * 4, *["after preemption"] * 2, *["after a prefix hit"] * 2]
+    assert [row["condition"] for row in rows] == conditions
     assert all(row["texts"] == 5 for row in rows)
     assert all(row["tokens"] == 5 * TOKENS for row in rows)
     assert not any(row["differing_texts"] for row in rows)
@@ -35,6 +37,7 @@ def test_every_condition_and_method_has_a_row_and_no_token_differs(rows):
 
 def test_scarce_memory_preempts_and_ample_memory_does_not(rows):
     assert all((row["preemptions"] > 0) == (row["condition"] == "after preemption") for row in rows)
+    assert [row["prefix_hits"] for row in rows] == [0] * 7 + [4] * 2  # one prompt is shorter than a page
 
 
 def test_a_changed_token_and_a_changed_bit_are_counted():
@@ -47,10 +50,13 @@ def test_a_changed_token_and_a_changed_bit_are_counted():
     assert (found["differing_texts"], found["differing_logprobs"]) == (1, 1)
 
 
-def test_a_preempted_condition_that_preempted_nobody_misses_its_target(rows):
-    idle = [*rows[:-1], rows[-1] | {"preemptions": 0}]
-    missed = [target.name for target in targets(idle) if not target.met and "preemptions" in target.name]
-    assert missed == ["after preemption, recguide: preemptions"]
+def test_conditions_that_did_not_come_about_miss_their_targets(rows):
+    idle = [*rows[:6], rows[6] | {"preemptions": 0}, rows[7], rows[8] | {"prefix_hits": 0}]
+    missed = [target.name for target in targets(idle) if not target.met]
+    assert [name for name in missed if not name.endswith("differ")] == [
+        "after preemption, recguide: preemptions",
+        "after a prefix hit, recguide: prompts with a hit",
+    ]
 
 
 def test_costs_have_both_modes():
