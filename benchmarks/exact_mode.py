@@ -2,8 +2,8 @@
 
 Every prompt is decoded plainly and alone; then among others, with too little KV memory, so that requests are
 preempted and computed again, with KV of prompts that an earlier request left, and by every method. Token
-ids, and the raw log-probabilities of every fourth prompt's tokens, must not differ in a single bit. Odd prompts
-are sampled, even ones greedy.
+ids, and the raw log-probabilities of every fourth prompt's tokens, must not differ in a single bit. Odd
+prompts are sampled, even ones greedy.
 """
 
 from __future__ import annotations
