@@ -15,15 +15,20 @@ BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DEMO := smollm2-135m
 
+# Clients that the server is tested with; each has an environment of its own, and none needs PyTorch.
+CLIENTS := $(abspath $(VENV))/clients
+export RECGUIDE_LM_EVAL ?= $(CLIENTS)/lm-eval/bin/lm_eval
+export RECGUIDE_AIPERF  ?= $(CLIENTS)/aiperf/bin/aiperf
+
 # One thread a process: more would fight over the cores.
-test test-all: export OMP_NUM_THREADS = 1
+test test-all test-clients: export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all test-gpu targets lint format clean
+.PHONY: help demo test test-all test-gpu clients test-clients targets lint format clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 demo: $(VENV)/.installed ## fetch the demo model and watch it draft and verify for itself
 	@$(BIN)/recguide pull $(DEMO) >/dev/null
@@ -40,6 +45,12 @@ test-all: $(VENV)/.installed-dev ## everything that runs on a CPU; recorded in t
 
 test-gpu: $(VENV)/.installed-dev ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
+
+clients: $(CLIENTS)/lm-eval/.installed $(CLIENTS)/aiperf/.installed ## fetch lm-evaluation-harness and aiperf, for test-all
+
+test-clients: clients $(VENV)/.installed-dev ## those two against the server, with the demo model
+	@$(BIN)/recguide pull $(DEMO) >/dev/null
+	$(BIN)/python -m pytest -m slow tests/serving/clients
 
 targets: $(VENV)/.installed ## what every result in benchmarks/results was asked to reach, and whether it did
 	@$(BIN)/python benchmarks/targets.py
@@ -72,4 +83,12 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "installing what the tests need"
 	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(CLIENTS)/lm-eval/.installed: PACKAGES = 'lm-eval[api]>=0.4.11' 'transformers>=5.0'
+$(CLIENTS)/aiperf/.installed: PACKAGES = 'aiperf>=0.13'
+$(CLIENTS)/%/.installed: | $(BIN)/python
+	@echo "making the environment of $*"
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
 	@touch $@

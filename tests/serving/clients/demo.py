@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 MODEL = "smollm2-135m"
-OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 SERVE = (sys.executable, "-c", "from recguide.cli import app; app()", "serve", MODEL)
 
 
@@ -36,7 +35,7 @@ def run(command: list[str], folder: Path, **environment: str) -> str:
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, **OFFLINE, **environment},
+        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

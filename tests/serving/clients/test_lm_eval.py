@@ -78,6 +78,8 @@ def samples(request, demo_url, demo_folder, tmp_path_factory):
         ],
         TASKS,
         HF_HOME=str(out / "cache"),
+        HF_HUB_OFFLINE="1",
+        HF_DATASETS_OFFLINE="1",
     )
     return {task: _logged(out, task) for task in (CHOICES, GENERATION, TEXT)}
 
