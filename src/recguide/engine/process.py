@@ -111,7 +111,10 @@ def _run(recipe: Recipe, mailbox: SocketMailbox) -> int:
         raise
     collect_seldom()
     mailbox.send(ready)
-    Worker(engine, mailbox).run()
+    try:
+        Worker(engine, mailbox).run()
+    finally:
+        engine.close()
     return 0
 
 

@@ -42,8 +42,12 @@ class TraceWriter:
         self._packed = zstandard.ZstdCompressor().stream_writer(self._file)
         self._ends = weakref.finalize(self, _end, self._packed)
         self._flushed = monotonic()
-        self._line({"format": FORMAT, **header})
-        self.flush()
+        try:
+            self._line({"format": FORMAT, **header})
+            self.flush()
+        except OSError:
+            self.abandon()
+            raise
 
     def add(self, record: RoundRecord) -> None:
         self._line({name: getattr(record, name) for name in RoundRecord.__slots__})
