@@ -13,7 +13,8 @@ from tests.serving.site import fake_facts
 from tests.tiny import write_checkpoint
 
 from recguide.core import ParameterError, SamplingParams
-from recguide.engine.client import DeadlineError, EngineError, RequestError
+from recguide.engine.client import EngineError, RequestError
+from recguide.engine.errors import DeadlineExceeded
 from recguide.engine.local import LocalEngine
 from recguide.engine.process import Recipe
 from recguide.engine.spawned import spawn_engine
@@ -134,7 +135,7 @@ def test_those_who_left_the_queue_are_never_computed():
 
 def test_a_deadline_ends_a_request_in_time():
     async def test(local):
-        with pytest.raises(DeadlineError):
+        with pytest.raises(DeadlineExceeded):
             await text_of(local, SCRIPTS[0].prompt, FOREVER, deadline=time.time() + 0.05)
         assert local.pending == 0
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from starlette.testclient import TestClient
 from tests import fake
@@ -52,7 +50,7 @@ def app_of(llm: LLM, **settings):
     return create_app(LocalEngine(llm.engine, facts), ServerSettings(**settings), llm.tokenizer)
 
 
-def fake_app(engine: Engine, tokenizer: FakeTokenizer | None = None, **settings):
+def fake_app(engine: Engine, tokenizer: ByteTokenizer | None = None, **settings):
     """The application over a scripted model."""
     local = LocalEngine(engine, fake_facts(engine))
     return create_app(local, ServerSettings(**settings), tokenizer or FakeTokenizer())
@@ -73,7 +71,7 @@ def fake_facts(engine: Engine) -> Facts:
         block_size=16,
         drafts=True,
         max_running=64,
-        memory=replace(MemoryPlan(0, 0, 0, 0, 0)),
+        memory=MemoryPlan(0, 0, 0, 0, 0),
     )
 
 
@@ -113,12 +111,6 @@ def wait_until(condition, seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it never came true"
         time.sleep(0.01)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def events(body: str) -> list[dict]:

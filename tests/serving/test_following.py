@@ -16,7 +16,8 @@ from opentelemetry.trace import StatusCode
 from tests.fake import EOS, Script, Slip, encode, engine
 
 from recguide.core import ParameterError, SamplingParams
-from recguide.engine.client import DeadlineError, EngineError
+from recguide.engine.client import EngineError
+from recguide.engine.errors import DeadlineExceeded
 from recguide.serving.following import ACCESS, Follower
 from recguide.serving.logs import JsonFormatter, configure_logs
 from recguide.serving.metrics import Metrics
@@ -112,9 +113,10 @@ def test_a_cap_tells_more_than_a_stop(follower, lines):
     [
         (asyncio.CancelledError(), "abort", 499),
         (GeneratorExit(), "abort", 499),
-        (DeadlineError("late"), "deadline", 504),
+        (DeadlineExceeded("late"), "deadline", 504),
         (ParameterError("n", "must be 1"), "refused", 400),
-        (EngineError("gone"), "error", 500),
+        (EngineError("gone"), "error", 503),
+        (KeyError("oh"), "error", 500),
     ],
 )
 def test_an_interrupted_request_says_why(follower, lines, error, outcome, status):

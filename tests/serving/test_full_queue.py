@@ -13,7 +13,7 @@ from tests.serving.site import client_of, fake_app, wait_until
 from recguide.core import RecGuideError
 from recguide.engine.client import _error
 from recguide.engine.engine import Engine, EngineConfig
-from recguide.engine.errors import DeadlineExceeded, QueueFull
+from recguide.engine.errors import QueueFull, deadline_passed
 from recguide.engine.wire import failure_of
 
 PROMPT = "Say it: "
@@ -57,7 +57,7 @@ def test_the_status_is_429_and_says_when_to_come_back():
 
 
 @pytest.mark.parametrize(
-    "error", [QueueFull("queue: full", 2.5), DeadlineExceeded(3, queued=False), RecGuideError("other")]
+    "error", [QueueFull("queue: full", 2.5), deadline_passed(3, queued=False), RecGuideError("other")]
 )
 def test_errors_keep_their_meaning_between_processes(error):
     told = _error(failure_of(error))

@@ -12,7 +12,8 @@ from typing import Self
 
 import httpx
 import pytest
-from tests.serving.site import free_port, wait_until
+from tests.serving.deploy.processes import free_port
+from tests.serving.site import wait_until
 
 SERVE = (sys.executable, "-c", "from recguide.cli import app; app()", "serve")
 LONG = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True, "temperature": 0}

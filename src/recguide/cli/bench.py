@@ -16,7 +16,7 @@ from recguide.cli.options import Json, fills
 if TYPE_CHECKING:
     from recguide.bench.load.endpoint import Asking
     from recguide.bench.load.run import Outcome, Plan
-    from recguide.cli.bench_options import LoadOptions, Ways
+    from recguide.cli.bench_options import Sending, Ways
 
 
 @fills(ways=endpoints, load=load, asking=asking)
@@ -32,7 +32,7 @@ def serve(
     ] = False,
     json_output: Json = False,
     ways: Ways,
-    load: LoadOptions,
+    load: Sending,
     asking: Asking,
 ) -> None:
     """Send load to any OpenAI endpoint: latencies, rates, goodput and failures.

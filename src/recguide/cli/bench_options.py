@@ -124,7 +124,7 @@ def endpoints(
 
 
 @dataclass(frozen=True, slots=True)
-class LoadOptions:
+class Sending:
     """How requests are sent; None where an option was left out."""
 
     concurrency: int | None
@@ -265,11 +265,11 @@ def load(
     seed: Annotated[
         int, typer.Option(help="Of arrivals, of the prompts' order, of sampling.", rich_help_panel=_REQUESTS)
     ] = 0,
-) -> LoadOptions:
+) -> Sending:
     """How requests are sent."""
     if warm_up < 0 or (turns is not None and turns < 1):
         raise typer.BadParameter("--warm-up must be at least 0, --turns at least 1")
-    return LoadOptions(
+    return Sending(
         concurrency,
         rate,
         arrivals,

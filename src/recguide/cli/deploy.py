@@ -84,6 +84,7 @@ def deploy(
     _check_extra()
     from recguide.core import ParameterError
     from recguide.serving.deploy import deployment
+    from recguide.serving.server import Listening
 
     if detach and address is None:
         raise ParameterError(
@@ -96,7 +97,7 @@ def deploy(
         deployment.deploy(
             deployment.application(recipe(model, load, engine), settings, plan, server.log_format)
         )
-        where = f"http://{server.host}:{server.port}"
+        where = str(Listening(host=server.host, port=server.port))
         if json_output:
             print_json({"url": f"{where}/v1", "models": settings.models, "replicas": deployment.states()})
         else:

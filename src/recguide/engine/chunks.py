@@ -8,13 +8,10 @@ from collections import deque
 from typing import Protocol
 
 from recguide.core import Chunk, RecGuideError
+from recguide.engine.errors import DeadlineExceeded
 
 Feed = asyncio.Queue[tuple[int, Chunk | RecGuideError | None]]
 """(number of a request, what came of it); None says that the engine has taken it."""
-
-
-class DeadlineError(RecGuideError):
-    """A request was not done in time."""
 
 
 class Leave(Protocol):
@@ -94,4 +91,4 @@ class Chunks:
             async with asyncio.timeout(self._deadline - time.time()):
                 return await self._feed.get()
         except TimeoutError as error:
-            raise DeadlineError("the request was not done within its time") from error
+            raise DeadlineExceeded("the request was not done within its time") from error

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Protocol, TypeVar
 
 from recguide.core import Chunk, ParameterError, RecGuideError, SamplingParams
-from recguide.engine.chunks import Chunks, DeadlineError, Feed
+from recguide.engine.chunks import Chunks, Feed
 from recguide.engine.errors import DeadlineExceeded, QueueFull
 from recguide.engine.reports import StepReport
 from recguide.engine.wire import (
@@ -30,7 +30,7 @@ from recguide.engine.wire import (
     Submit,
 )
 
-__all__ = ["Ask", "AsyncEngine", "DeadlineError", "EngineError", "Link", "LinkError", "RequestError"]
+__all__ = ["Ask", "AsyncEngine", "EngineError", "Link", "LinkError", "RequestError"]
 
 T = TypeVar("T")
 
@@ -154,7 +154,7 @@ class AsyncEngine:
         Raises:
             ParameterError: the engine cannot honour a prompt or the parameters.
             QueueFull: as many requests wait as may.
-            DeadlineError, RequestError: this request ended early.
+            DeadlineExceeded, RequestError: this request ended early.
             EngineError: the engine is gone.
         """
         if self.fault is not None:
@@ -270,7 +270,7 @@ def _error(failure: Failure) -> RecGuideError:
     if failure.kind == ParameterError.__name__ and failure.parameter is not None:
         return ParameterError(failure.parameter, failure.message)
     if failure.kind == DeadlineExceeded.__name__:
-        return DeadlineError(failure.message)
+        return DeadlineExceeded(failure.message)
     if failure.kind == QueueFull.__name__ and failure.retry_after_s is not None:
         return QueueFull(failure.message, failure.retry_after_s)
     return RequestError(failure.message)

@@ -24,10 +24,10 @@ from recguide.engine.config import EngineConfig
 from recguide.engine.deadlines import Deadlines
 from recguide.engine.departures import Departures
 from recguide.engine.errors import (
-    DeadlineExceeded,
     EngineFault,
     OutOfMemory,
     QueueFull,
+    deadline_passed,
     is_lack_of_memory,
 )
 from recguide.engine.flight import Flight, Forward, Landed
@@ -223,7 +223,7 @@ class Engine:
 
     def _step(self) -> list[tuple[Request, Chunk]]:
         for request in self._deadlines.passed(monotonic()):
-            self._fail(request, DeadlineExceeded(len(request.emitted), queued=not request.table.pages))
+            self._fail(request, deadline_passed(len(request.emitted), queued=not request.table.pages))
         if self._flight is not None and not self._flight.awaited:
             self._drop()
         if self._flight is None:

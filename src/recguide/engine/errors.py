@@ -8,9 +8,11 @@ from recguide.core import RecGuideError
 class DeadlineExceeded(RecGuideError):  # noqa: N818 - it says what happened
     """A request was not done in time; it is aborted, whether it ran or waited."""
 
-    def __init__(self, emitted: int, *, queued: bool) -> None:
-        state = "while it waited" if queued else f"after {emitted} tokens"
-        super().__init__(f"deadline: it passed {state}; allow more time or ask for fewer tokens")
+
+def deadline_passed(emitted: int, *, queued: bool) -> DeadlineExceeded:
+    """What is said of a request that had emitted so many tokens, or had not begun."""
+    state = "while it waited" if queued else f"after {emitted} tokens"
+    return DeadlineExceeded(f"deadline: it passed {state}; allow more time or ask for fewer tokens")
 
 
 class QueueFull(RecGuideError):  # noqa: N818 - it says what happened

@@ -8,15 +8,12 @@ from time import perf_counter, time
 from recguide.engine.commit import Advanced
 from recguide.engine.flight import Flight
 from recguide.engine.planning import Planned
-from recguide.engine.reports import RoundReport, StepReport
+from recguide.engine.reports import DRAFT, RoundReport, StepReport
 from recguide.engine.scheduler import Scheduler
 from recguide.kv.pages import PagePool
 from recguide.speculation.rows import Phase
 
 Observer = Callable[[StepReport], None]
-
-DRAFT = "draft"
-"""What made a draft that no branch made."""
 
 _PREFILLS, _DRAFTS, _VERIFIES = Phase.PREFILL, Phase.DRAFT, Phase.VERIFY
 """Looked up once: an enumeration answers slowly, and this is asked for every request in every step."""

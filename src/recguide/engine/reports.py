@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+DRAFT = "draft"
+"""What made a draft that no branch made."""
+
 
 class RoundReport(NamedTuple):
     """A verified block, or an AR step; one a request and step, so it is a tuple, which is cheap.
@@ -14,7 +17,7 @@ class RoundReport(NamedTuple):
         drafted, verified: slots of the draft, and of the causal row; 1, 1 for an AR step.
         acceptance: A before any cut.
         emitted: tokens returned, after all cuts.
-        drafted_by: "draft", or the kind of the branch that made the draft; None for an AR step.
+        drafted_by: DRAFT, or the kind of the branch that made the draft; None for an AR step.
         branches: the kinds of the branches that ran beside it.
         covered, reused: the kind of the branch in the outcome's place, and of the one whose draft is used;
             None where nothing follows that could use it.

@@ -11,6 +11,7 @@ from pathlib import Path
 from recguide.core import ParameterError
 from recguide.engine.config import EngineConfig
 from recguide.engine.planning import head, rank
+from recguide.engine.reports import DRAFT
 from recguide.engine.request import Request
 from recguide.engine.rounds import Verdict
 from recguide.guidance.conditions import Conditions
@@ -20,9 +21,6 @@ from recguide.guidance.view import Head
 from recguide.speculation.rows import Branch, BranchKind, Draft, Phase
 
 _LOG = logging.getLogger(__name__)
-
-DRAFT = "draft"
-"""What made a draft that no branch made."""
 
 
 def trace_header(config: EngineConfig, conditions: Conditions) -> dict[str, object]:

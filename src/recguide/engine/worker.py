@@ -8,6 +8,7 @@ from typing import Protocol
 
 from recguide.core import Chunk, FinishReason, RecGuideError
 from recguide.engine.engine import Engine
+from recguide.engine.errors import EngineFault
 from recguide.engine.reports import StepReport
 from recguide.engine.request import Request
 from recguide.engine.wire import (
@@ -60,6 +61,9 @@ class Worker:
                     self._obey(order)
                 if self._engine.busy:
                     self._step()
+        except EngineFault as fault:
+            self._mailbox.send(Fault(str(fault)))
+            raise
         except Exception as error:
             self._mailbox.send(Fault(f"the engine failed: {type(error).__name__}: {error}"))
             raise

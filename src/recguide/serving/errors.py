@@ -12,8 +12,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from recguide.core import ParameterError, RecGuideError
-from recguide.engine.client import DeadlineError, EngineError
-from recguide.engine.errors import QueueFull
+from recguide.engine.client import EngineError
+from recguide.engine.errors import DeadlineExceeded, QueueFull
 
 RETRY_AFTER_S = 1
 """What a client is told that comes too early or too late."""
@@ -62,6 +62,21 @@ def refusal(param: str, message: str, code: str | None = None) -> ApiError:
     return ApiError(400, f"{param}: {message}", param=param, code=code)
 
 
+def too_large(most_bytes: int) -> ApiError:
+    """A body that is longer than it may be."""
+    return ApiError(413, f"the body may have {most_bytes} bytes at most", code="request_too_large")
+
+
+def stopping(headers: Mapping[str, str] | None = None) -> ApiError:
+    """A request that comes while the server waits for its last ones."""
+    return ApiError(
+        503,
+        "the server is stopping; ask another one",
+        code="draining",
+        headers={"Retry-After": str(RETRY_AFTER_S), **(headers or {})},
+    )
+
+
 def api_error(error: RecGuideError, names: Mapping[str, str]) -> ApiError:
     """What the engine said of a request, in the request's own words.
 
@@ -72,7 +87,7 @@ def api_error(error: RecGuideError, names: Mapping[str, str]) -> ApiError:
         case ParameterError():
             message = str(error).removeprefix(f"{error.parameter}: ")
             return refusal(names.get(error.parameter, error.parameter), message)
-        case DeadlineError():
+        case DeadlineExceeded():
             return ApiError(504, str(error), param="timeout", code="timeout")
         case QueueFull():
             headers = {"Retry-After": str(ceil(error.retry_after_s))}

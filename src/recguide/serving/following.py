@@ -10,8 +10,18 @@ from time import perf_counter
 from types import TracebackType
 from typing import Protocol, Self
 
-from recguide.core import Chunk, Completion, FinishReason, Origin, ParameterError, RoundStats
-from recguide.engine.client import DeadlineError
+from recguide.core import (
+    Chunk,
+    Completion,
+    FinishReason,
+    Origin,
+    ParameterError,
+    RecGuideError,
+    RoundStats,
+)
+from recguide.engine.errors import DeadlineExceeded
+from recguide.serving.errors import api_error
+from recguide.serving.events import CLIENT_GONE
 from recguide.serving.metrics import Metrics
 from recguide.serving.statistics import speculative_metrics
 
@@ -19,8 +29,6 @@ ACCESS = logging.getLogger("recguide.access")
 
 ABORTED, REFUSED, LATE, FAILED = "abort", "refused", "deadline", "error"
 """Outcomes of requests that have no finish reason."""
-STATUSES: Mapping[str, int] = {ABORTED: 499, REFUSED: 400, LATE: 504, FAILED: 500}
-"""What the access log says of them; 499 is a client that left."""
 DRAFTED = frozenset({Origin.ACCEPTED, Origin.REUSED, Origin.CORRECTION, Origin.BONUS})
 """What the tokens of a round with a draft are; a chunk holds what one round returned."""
 REASONS = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT)
@@ -138,7 +146,7 @@ class Followed:
         outcome = self._outcome(error)
         seconds = self._follower.clock() - self._began
         self._follower.metrics.finished(outcome, seconds)
-        fields = self._fields(outcome, seconds)
+        fields = self._fields(outcome, _status(outcome, error), seconds)
         ACCESS.info(_line(fields), extra={"fields": fields})
         if self._span is not None:
             self._span.end(outcome, fields)
@@ -170,12 +178,12 @@ class Followed:
                 return ABORTED
             case ParameterError():
                 return REFUSED
-            case DeadlineError():
+            case DeadlineExceeded():
                 return LATE
             case _:
                 return FAILED
 
-    def _fields(self, outcome: str, seconds: float) -> dict[str, object]:
+    def _fields(self, outcome: str, status: int, seconds: float) -> dict[str, object]:
         """What the access line says: acceptance of all that came, the rest of the choices that ended."""
         stats, rounds = RoundStats(), self._acceptance.total()
         for completion in self._done.values():
@@ -184,7 +192,7 @@ class Followed:
         return {
             "request_id": self._id,
             "route": self._route,
-            "status": STATUSES.get(outcome, 200),
+            "status": status,
             "outcome": outcome,
             "prompt_tokens": sum(self._prompt_tokens),
             "cached_tokens": stats.prefix_hit_tokens,
@@ -196,6 +204,15 @@ class Followed:
             "coverage": _share(stats.covered.total(), stats.rounds),
             "reuse": _share(stats.reused.total(), stats.rounds),
         }
+
+
+def _status(outcome: str, error: BaseException | None) -> int:
+    """The answer's, or what it would have been if no stream had begun."""
+    if outcome == ABORTED:
+        return CLIENT_GONE
+    if isinstance(error, RecGuideError):
+        return api_error(error, {}).status_code
+    return 500 if outcome == FAILED else 200
 
 
 def _rounded(first: Mapping[tuple[int, int], float], began: float) -> float | None:

@@ -15,7 +15,7 @@ from hashlib import sha256
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recguide.serving.errors import RETRY_AFTER_S, ApiError, reply
+from recguide.serving.errors import ApiError, reply, stopping, too_large
 from recguide.serving.service import Service
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
@@ -78,15 +78,10 @@ class Gate:
                 headers={"WWW-Authenticate": "Bearer"},
             )
         if scope["method"] == "POST" and self._service.draining:
-            raise ApiError(
-                503,
-                "the server is stopping; ask another one",
-                code="draining",
-                headers={"Retry-After": str(RETRY_AFTER_S), "Connection": "close"},
-            )
+            raise stopping({"Connection": "close"})
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self._max_body_bytes:
-            raise self._too_large()
+            raise too_large(self._max_body_bytes)
 
     def _known(self, path: str, headers: Headers) -> bool:
         """Whether the request bears a key, or needs none. All keys are compared, in constant time."""
@@ -106,15 +101,10 @@ class Gate:
             message = await receive()
             length += len(message.get("body", b""))
             if length > self._max_body_bytes:
-                raise self._too_large()
+                raise too_large(self._max_body_bytes)
             return message
 
         return counted
-
-    def _too_large(self) -> ApiError:
-        return ApiError(
-            413, f"the body may have {self._max_body_bytes} bytes at most", code="request_too_large"
-        )
 
 
 def _request_id(headers: Headers) -> str:

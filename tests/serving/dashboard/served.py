@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from tests.fake import EOS, Script, Slip, encode, engine
+from tests.serving.site import fake_app
 from tests.toy import ByteTokenizer
-
-from recguide.engine.local import LocalEngine
-from recguide.engine.wire import Facts
-from recguide.serving.app import create_app
-from recguide.serving.settings import ServerSettings
 
 QUESTION = "What does the fox do?"
 PROMPT = tuple(encode(f"U{QUESTION}\nA"))
@@ -36,21 +32,4 @@ class Bytes(ByteTokenizer):
 
 def served(*, scripts=(SCRIPT,), machine=None, **settings):
     """The application; it answers the question with the text, by any method."""
-    machine = machine or engine(*scripts)
-    facts = Facts(
-        name="fake",
-        fingerprint="0",
-        tokenizer=None,
-        device="cpu",
-        dtype="float32",
-        max_model_len=2048,
-        vocabulary_size=machine.vocabulary.size,
-        eos=machine.vocabulary.eos,
-        think=machine.vocabulary.think,
-        method="recguide",
-        block_size=16,
-        drafts=True,
-        max_running=64,
-        memory=machine.memory,
-    )
-    return create_app(LocalEngine(machine, facts), ServerSettings(**settings), Bytes())
+    return fake_app(machine or engine(*scripts), Bytes(), **settings)

@@ -19,6 +19,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 from tests.serving.dashboard.served import QUESTION, TEXT, served
+from tests.serving.site import MODEL
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
@@ -104,7 +105,7 @@ def ask(url, **fields):
 
 def test_it_is_live_without_any_other_host(page, url):
     seen(page, "#state[data-state=live]")
-    seen(page, "#about", says("fake"))
+    seen(page, "#about", says(MODEL))
     loaded = page.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name)")
     assert loaded
     assert all(name.startswith(url) for name in loaded)
@@ -237,6 +238,6 @@ def test_a_key_is_asked_for_until_it_fits(driver):
             field.send_keys(key + Keys.ENTER)
             wait_until(lambda field=field: not field.is_displayed())
         seen(driver, "#state[data-state=live]")
-        seen(driver, "#about", says("fake"))
+        seen(driver, "#about", says(MODEL))
         driver.get("about:blank")
     driver.get_log("browser")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from recguide.engine.reports import StepReport
+from recguide.engine.reports import DRAFT, StepReport
 from recguide.serving.tallies import RoundTally
 
 
@@ -75,7 +75,7 @@ class Window:
             "waiting": self.waiting,
             "acceptance": _mean(sum(a * n for a, n in self.acceptance.items()), rounds),
             "tpf": _mean(self.decoded, self.forwards),
-            "reuse": _mean(rounds - self.drafts["draft"], rounds),
+            "reuse": _mean(rounds - self.drafts[DRAFT], rounds),
             "branches": {name: _per(n, seconds) for name, n in self.branches.items()},
             "blocks": {str(block): _per(n, seconds) for block, n in sorted(self.blocks.items())},
             "price": self.price if self.running else None,

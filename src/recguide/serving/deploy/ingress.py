@@ -23,7 +23,7 @@ from recguide.serving.deploy.exposition import merged
 from recguide.serving.deploy.fleet import Fleet
 from recguide.serving.deploy.prefixes import prompt_blocks
 from recguide.serving.deploy.replica import Page, Steps
-from recguide.serving.errors import RETRY_AFTER_S, ApiError, reply
+from recguide.serving.errors import RETRY_AFTER_S, ApiError, reply, stopping, too_large
 from recguide.serving.events import error_event
 from recguide.serving.settings import ServerSettings
 
@@ -76,14 +76,12 @@ class Ingress:
     async def _read(self, request: Request) -> Call:
         """The whole request; ApiError for a body that no replica would take, and at the end."""
         if self._draining:
-            raise ApiError(503, "the server is stopping; ask another one", code="draining", headers=_LATER)
+            raise stopping()
         body = bytearray()
         async for data in request.stream():
             body += data
             if len(body) > self._max_body_bytes:
-                raise ApiError(
-                    413, f"the body may have {self._max_body_bytes} bytes at most", code="request_too_large"
-                )
+                raise too_large(self._max_body_bytes)
         data = bytes(body)
         return Call(
             method=request.method,
