@@ -64,7 +64,7 @@ class Serving:
         return next(float(line.split()[1]) for line in lines if line.startswith("recguide:running_requests "))
 
     def engine_pid(self) -> int:
-        """The child that is no helper of multiprocessing."""
+        """The child that runs the engine; another one only minds shared resources."""
         children = subprocess.run(
             ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(self.process.pid)],
             capture_output=True,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from recguide.bench.calibration.reliability import Reliability
     from recguide.bench.calibration.run import Asked, Settings
-    from recguide.bench.calibration.traces import Coverage, Recorded
+    from recguide.bench.calibration.traces import Recorded, Support
     from recguide.guidance.conditions import Conditions
     from recguide.guidance.records import RoundRecord, Rounds
     from recguide.guidance.value import ValueTable
@@ -85,13 +85,13 @@ def calibrate(
     from recguide.guidance.value import place
 
     _check_libraries(plot)
-    covered, recorded = None, None
+    supported, recorded = None, None
     if from_trace:
         if model is not None or prompts is not None:
             raise typer.BadParameter("--from-trace takes no model and no --prompts: traces name their model")
         recorded, where = _recorded(from_trace)
         records = recorded.records
-        covered = _coverage(Rounds.of(records))
+        supported = _support(Rounds.of(records))
     elif model is None or prompts is None:
         raise typer.BadParameter("give a model and --prompts FILE, or --from-trace FILE")
     else:
@@ -108,11 +108,11 @@ def calibrate(
     if plot is not None:
         _plot(table, judged, plot)
     if json_output:
-        print_json(_object(file, table, judged, covered, recorded))
+        print_json(_object(file, table, judged, supported, recorded))
     else:
         _show(table, rounds, judged)
-        if covered is not None and recorded is not None:
-            _show_coverage(covered, recorded)
+        if supported is not None and recorded is not None:
+            _show_support(supported, recorded)
         note(f"saved as {file}")
 
 
@@ -227,10 +227,10 @@ def _judged(rounds: Rounds, signal: str, bins: int) -> Reliability | None:
         return None
 
 
-def _coverage(rounds: Rounds) -> Coverage:
-    from recguide.bench.calibration.traces import coverage
+def _support(rounds: Rounds) -> Support:
+    from recguide.bench.calibration.traces import support
 
-    return coverage(rounds)
+    return support(rounds)
 
 
 def _plot(table: ValueTable, judged: Reliability | None, file: Path) -> None:
@@ -255,7 +255,7 @@ def _object(
     file: Path,
     table: ValueTable,
     judged: Reliability | None,
-    covered: Coverage | None,
+    supported: Support | None,
     recorded: Recorded | None,
 ) -> dict[str, object]:
     from dataclasses import asdict
@@ -268,7 +268,7 @@ def _object(
         "bins": len(table.edges) + 1,
         "values": _values(table),
         "reliability": None if judged is None else judged.as_object(),
-        "coverage": None if covered is None else asdict(covered),
+        "support": None if supported is None else asdict(supported),
         "policies": None if recorded is None else dict(recorded.policies),
     }
 
@@ -310,12 +310,12 @@ def _show(table: ValueTable, rounds: Rounds, judged: Reliability | None) -> None
     screen.print(f"s is {table.signal} in {len(table.edges) + 1} bins, from {table.rounds:,} rounds")
 
 
-def _show_coverage(covered: Coverage, recorded: Recorded) -> None:
+def _show_support(supported: Support, recorded: Recorded) -> None:
     screen = out()
     policies = ", ".join(f"{name} ({count:,} rounds)" for name, count in recorded.policies.items())
     screen.print(f"recorded under {policies}")
-    for block, share in covered.share.items():
+    for block, share in supported.share.items():
         screen.print(
-            f"block {block}: {covered.rounds[block]:,} rounds; {share:.0%} of all rounds have a history "
+            f"block {block}: {supported.rounds[block]:,} rounds; {share:.0%} of all rounds have a history "
             "under which it was tried often enough"
         )

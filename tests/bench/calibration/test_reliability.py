@@ -11,7 +11,7 @@ from tests.toy import toy_model
 
 from recguide.bench.calibration.plot import plot_calibration
 from recguide.bench.calibration.reliability import curve, reliability
-from recguide.bench.calibration.traces import coverage, recorded
+from recguide.bench.calibration.traces import recorded, support
 from recguide.core import ParameterError, SamplingParams
 from recguide.guidance.conditions import Conditions
 from recguide.guidance.fitting import TooFewRounds, fit
@@ -114,15 +114,15 @@ def test_what_an_engine_recorded_can_be_calibrated_on(tmp_path):
     assert list(found.policies) == ["fixed-8"]
     assert len({record.prompt for record in found.records}) == 2
     rounds = Rounds.of(found.records)
-    assert {block for block, count in coverage(rounds).rounds.items() if count} <= {4, 8}
+    assert {block for block, count in support(rounds).rounds.items() if count} <= {4, 8}
     with pytest.raises(TooFewRounds, match="no round has a block"):
         fit(rounds, NOWHERE, bins=1)
 
 
-def test_coverage_says_which_blocks_a_policy_seldom_chose():
+def test_support_says_which_blocks_a_policy_seldom_chose():
     """Everything was recorded after blocks of 16 and, as often, of 8; only after 16 was 32 tried."""
     after_16, after_8 = many(60, previous=16), many(60, seed=1, previous=8)
-    found = coverage(Rounds.of([*after_16, *(one for one in after_8 if one.block != 32)]))
+    found = support(Rounds.of([*after_16, *(one for one in after_8 if one.block != 32)]))
     assert found.rounds == {4: 120, 8: 120, 16: 120, 32: 60}
     assert found.share[16] == pytest.approx(1)
     assert 0.4 < found.share[32] < 0.7

@@ -66,7 +66,7 @@ def _model(file: Path, header: Mapping[str, Any]) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Coverage:
+class Support:
     """What traces of a policy say of blocks that it seldom chose.
 
     Attributes:
@@ -79,14 +79,14 @@ class Coverage:
     share: Mapping[int, float]
 
 
-def coverage(rounds: Rounds) -> Coverage:
+def support(rounds: Rounds) -> Support:
     """Of every block in BLOCKS."""
     stratum = strata(rounds.previous, rounds.full)
     mass = np.bincount(stratum, rounds.weight, STRATA)
     counts: dict[int, Ints] = {
         block: np.bincount(stratum[rounds.block == block], minlength=STRATA) for block in BLOCKS
     }
-    return Coverage(
+    return Support(
         rounds={block: int(count.sum()) for block, count in counts.items()},
         share={block: float(mass[count >= ENOUGH].sum()) for block, count in counts.items()},
     )
