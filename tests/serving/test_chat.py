@@ -117,6 +117,13 @@ def test_what_cannot_be_honoured_is_refused_by_name(client, change, param):
     assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("stream", [None, False, True])
+def test_only_a_true_stream_is_a_stream(client, stream):
+    body = {"messages": MESSAGES, "max_tokens": 3, **({} if stream is None else {"stream": stream})}
+    kind = client.post(ROUTE, json=body, headers={"accept": "application/json"}).headers["content-type"]
+    assert kind.startswith("text/event-stream" if stream else "application/json")
+
+
 def test_fields_that_ask_for_nothing_are_taken(client):
     nothing = {"user": "me", "store": False, "metadata": None, "functions": None, "modalities": ["text"]}
     assert ask(client, **nothing, **GREEDY, response_format={"type": "text"}, stop=None)["choices"]

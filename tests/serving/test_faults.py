@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import struct
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from pathlib import Path
@@ -19,7 +18,7 @@ from tests import fake
 from tests.engine.test_faults import ANSWER, ILL, SCRIPTS, NanIn, OutIn
 from tests.serving.conftest import assert_all_free
 from tests.serving.site import app_of, client_of, events, fake_app, server_of, wait_until
-from tests.serving.spawned import serving
+from tests.serving.test_server import Serving
 
 from recguide.core import ParameterError, SamplingParams
 from recguide.engine.assembly import assemble
@@ -104,48 +103,43 @@ def under_load(url, bodies, then):
 
 # --- processes ----------------------------------------------------------------------------------------------
 
-needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="finds the engine's process in /proc")
 
-
-@needs_proc
-def test_a_killed_engine_fails_every_request_at_once_and_ends_the_server(tiny_folder, tmp_path):
+def test_a_killed_engine_fails_every_request_at_once_and_ends_the_server(tiny_folder):
     bodies = [body_of(at, 1500) for at in range(12)]
-    with serving(tiny_folder, tmp_path / "log", "--max-running=4") as server:
+    with Serving(tiny_folder, "--max-running=4") as server:
 
         async def kill(_):
-            os.kill(server.engine_pid, signal.SIGKILL)
+            os.kill(server.engine_pid(), signal.SIGKILL)
 
         found = under_load(server.url, bodies, kill)
         assert [error["code"] for error in found] == ["engine_failed"] * len(bodies)
         assert all("ended unexpectedly (signal 9)" in error["message"] for error in found)
-        assert server.process.wait(20) == 1
+        assert server.end() == 1
         with pytest.raises(httpx.TransportError):
             httpx.get(f"{server.url}/health")
-        assert "signal 9" in server.log
+        assert "signal 9" in server.log()
 
 
-@needs_proc
 def test_a_stopping_server_finishes_what_runs_and_a_full_disk_costs_the_trace_alone(
     llm, tiny_folder, tmp_path
 ):
-    bodies, refused = [body_of(at, 120) for at in range(8)], []
-    trace = f"--trace={tmp_path / 'rounds.jsonl.zst'}"
-    with serving(tiny_folder, tmp_path / "log", trace, "--log-level=warning", largest_file=2048) as server:
+    bodies, file = [body_of(at, 100) for at in range(8)], tmp_path / "rounds.jsonl.zst"
+    options = ("--dtype=float64", f"--trace={file}", "--log-level=warning")
+    with Serving(tiny_folder, *options, drain=100.0, largest_file=2048) as server:
 
         async def stop(load):
             while load.begun < 4:
                 await asyncio.sleep(0.01)
-            server.terminate()
+            server.process.send_signal(signal.SIGTERM)
             while (await load.http.get("/ready")).status_code == 200:
                 await asyncio.sleep(0.01)
-            refused.append(await load.http.post(ROUTE, json=body_of(0, 1)))
+            refused = await load.http.post(ROUTE, json=body_of(0, 1))
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
             assert (await load.http.get("/health")).status_code == 200
 
         assert under_load(server.url, bodies, stop) == plain_texts(llm, bodies)
-        assert refused[0].status_code == 503
-        assert refused[0].json()["error"]["code"] == "draining"
-        assert server.process.wait(20) == 0
-        assert f"{trace.removeprefix('--trace=')} ends here" in server.log
+        assert server.end() == 0
+        assert f"{file} ends here" in server.log()
 
 
 # --- clients ------------------------------------------------------------------------------------------------
