@@ -169,8 +169,8 @@ class Clients:
         return list(await asyncio.gather(*(self._one(case) for case in cases)))
 
     async def _one(self, case: Case) -> Outcome:
-        exchange = _Exchange(case)
         async with self._places:
+            exchange = _Exchange(case)
             await self._app(exchange.scope, exchange.receive, exchange.send)
         return exchange.outcome
 

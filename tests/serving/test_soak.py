@@ -32,7 +32,7 @@ MIB = 2**20
 def crowded(tiny_folder):
     """A model whose cache holds a third of what is asked of it at once."""
     llm = LLM(str(tiny_folder), device="cpu", dtype="float64")
-    config = EngineConfig(kv_cache_tokens=640, page_size=8, max_running=RUNNING, max_batch_tokens=160)
+    config = EngineConfig(kv_cache_tokens=320, page_size=8, max_running=RUNNING, max_batch_tokens=160)
     llm.engine = assemble(llm.model, config)
     return llm
 
@@ -83,6 +83,7 @@ def resident_bytes():
         return int(statm.read().split()[1]) * 4096
 
 
+@pytest.mark.timeout(900)
 def test_a_thousand_requests(llm, crowded):
     ends, _ = asyncio.run(soak(llm, crowded, 1000))
     assert set(ends) == {"done", "left", "late"}
