@@ -77,7 +77,7 @@ $(BIN)/python:
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	@echo "installing $(TORCH), then RecGuide (a few minutes the first time)"
 	@$(PIP) $(TORCH)
-	@$(PIP) --editable '.[serve,bench]'
+	@$(PIP) --editable '.[serve,bench,calibrate]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

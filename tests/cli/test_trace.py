@@ -36,6 +36,13 @@ def test_a_request_is_drawn_round_by_round(cli, recorded):
     assert "policy price" in result.stderr
 
 
+def test_a_narrow_terminal_cuts_no_row(cli, recorded, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = cli("trace", "show", str(recorded)).stdout
+    assert "branches" in shown.splitlines()[0]
+    assert "…" not in shown
+
+
 def test_the_same_for_machines(cli, recorded):
     found = json.loads(cli("trace", "show", str(recorded), "--request", "1", "--json").stdout)
     assert found["requests"] == ["0", "1"]

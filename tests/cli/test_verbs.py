@@ -31,6 +31,11 @@ def test_help_of_every_verb_has_an_example_and_json(cli, verb):
     assert "--json" in result.stdout
 
 
+def test_the_terminal_breaks_the_lines_of_help(cli):
+    assert "Policies look up the saved table." in cli("profile", "--help").stdout
+    assert "a stall hides nothing. With --against" in cli("bench", "serve", "--help").stdout
+
+
 def test_help_of_a_verb_needs_no_torch():
     code = (
         "import sys\nfrom recguide.cli import app\n"

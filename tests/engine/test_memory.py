@@ -51,10 +51,14 @@ def test_the_plan_is_said_in_one_line():
         assert part in text
 
 
+def test_what_nobody_counts_is_not_said_to_be_nothing():
+    assert "0.00" not in str(plan(Device(total=0, taken=0, weights=0, graphs=0), wanted=64_000))
+
+
 def test_an_engine_says_its_plan_when_it_starts(caplog):
     script = Script((1,), (2,))
     with caplog.at_level("INFO", logger="recguide"):
         machine = Engine(FakeBackbone(script), decode, EngineConfig(kv_cache_tokens=100))
-    assert [record.getMessage() for record in caplog.records] == [str(machine.memory)]
+    assert [record.getMessage() for record in caplog.records] == [str(machine.memory), machine.planning]
     assert machine.memory.kv_tokens == 112
     assert Engine(FakeBackbone(script), decode, EngineConfig()).memory.kv_tokens == 32_768

@@ -307,6 +307,20 @@ def test_bodies_that_are_no_request_get_a_400(client, body):
     assert response.json()["error"]["message"]
 
 
+def test_a_body_that_is_not_sent_as_json_is_told_how_to_be(client):
+    response = client.post(ROUTE, content=b'{"prompt": "x"}', headers={"content-type": "text/plain"})
+    assert response.status_code == 400
+    assert "Content-Type: application/json" in response.json()["error"]["message"]
+
+
+def test_of_two_forms_of_a_field_only_the_one_that_was_meant_is_spoken_of(client):
+    error = ask(client, 400, prompt="x", speculation={"block": 4})["error"]
+    assert error["message"] == "speculation: block: is not supported; leave it out"
+    error = ask(client, 400, prompt="x", speculation=4)["error"]
+    assert "boolean" in error["message"]
+    assert "dictionary" in error["message"]
+
+
 def test_a_timeout_ends_the_request_and_frees_it(client):
     body = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True, "timeout": 0.05}
     assert ask(client, 504, **body)["error"]["code"] == "timeout"

@@ -84,6 +84,7 @@ def test_unknown_routes_and_methods_have_the_shape_of_errors(client):
     assert (missing.status_code, wrong.status_code) == (404, 405)
     for response in (missing, wrong):
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert "GET /v1/nothing" in missing.json()["error"]["message"]
 
 
 def test_a_stopping_server_takes_no_new_work_but_says_that_it_lives(client):

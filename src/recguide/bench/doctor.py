@@ -110,7 +110,7 @@ def device(model: Model) -> Finding:
     shape = model.kv_shape
     dtype = str(shape.dtype).removeprefix("torch.")
     if shape.device.type == "cpu":
-        text = f"CPU, {torch.get_num_threads()} threads at work, {dtype}"
+        text = f"CPU, threads at work: {torch.get_num_threads()}, {dtype}"
         if torch.cuda.is_available():
             return Finding("device", Level.WARNING, f"{text}, though a GPU is there", "use --device cuda")
         if shape.dtype in (torch.bfloat16, torch.float16):

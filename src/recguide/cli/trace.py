@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MATCHED, DECIDED, LOST, UNVERIFIED = "█", "▌", "░", "·"
 """Slots of a round as signs: emitted from the draft, the verifier's own token, verified in vain, left out."""
 
+WIDEST = 1000
+"""Columns of a terminal that cuts no row."""
+
 
 class What(StrEnum):
     """What is done with a trace."""
@@ -43,7 +46,7 @@ def trace(
 
     A line a round: what was drafted, verified and emitted, which branches ran beside it, what it cost.
 
-    Example: [bold]recguide trace show rounds.zst --request 3[/bold]
+    Example: [bold]recguide trace show rounds.jsonl.zst --request 3[/bold]
     """
     from recguide.guidance.trace_file import read_trace
 
@@ -80,7 +83,7 @@ def _object(request: str, rounds: list[RoundRecord]) -> dict[str, Any]:
 
 def _show(header: dict[str, Any], request: str, rounds: list[RoundRecord], requests: int) -> None:
     grid = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("at", "drafted by", "slots", "emitted", "branches", "entropy", "price", "tokens", "ms"):
+    for head in ("at", "drafted by", "slots", "emitted", "entropy", "price", "tokens", "ms", "branches"):
         left = head in ("drafted by", "slots", "branches")
         grid.add_column(head, justify="left" if left else "right", no_wrap=True)
     for record in rounds:
@@ -89,13 +92,15 @@ def _show(header: dict[str, Any], request: str, rounds: list[RoundRecord], reque
             record.drafted_by,
             _slots(record),
             f"{record.acceptance} of {record.verified}",
-            _branches(record),
             f"{sum(record.entropies) / len(record.entropies):.2f}" if record.entropies else "",
             f"{record.price:.3f}" if record.price else "",
             str(record.query_tokens),
             f"{record.forward_ms:.1f}",
+            _branches(record),
         )
     screen = out()
+    wide = screen.options.update(width=WIDEST)
+    screen.width = max(screen.width, screen.measure(grid, options=wide).maximum)  # a row is never cut
     screen.print(grid)
     screen.print()
     screen.print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -57,7 +58,16 @@ def load(verb: str) -> TyperCommand | TyperGroup:
         found = alone
     command = get_command(found)
     assert isinstance(command, TyperCommand | TyperGroup), "typer makes its own kinds of command"
+    _let_flow(command)
     return command
+
+
+def _let_flow(command: Any) -> None:  # noqa: ANN401
+    """Lets the terminal break a help text's lines, which are broken for the source."""
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for one in getattr(command, "commands", {}).values():
+        _let_flow(one)
 
 
 def _stub() -> None:

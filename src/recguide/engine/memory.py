@@ -51,10 +51,10 @@ class MemoryPlan:
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        return (
-            f"memory: weights {_gib(self.weights)}, KV cache {_gib(self.kv)} for {self.kv_tokens} tokens, "
-            f"graphs {_gib(self.graphs)} (logits {_gib(self.logits)}), ready in {self.seconds:.1f} s"
-        )
+        weights = f"weights {_gib(self.weights)}, " if self.weights else ""
+        graphs = f"graphs {_gib(self.graphs)} (logits {_gib(self.logits)}), " if self.graphs else ""
+        cache = f"KV cache {_gib(self.kv)} for {self.kv_tokens} tokens, "
+        return f"memory: {weights}{cache}{graphs}ready in {self.seconds:.1f} s"
 
 
 def _gib(count: int) -> str:

@@ -113,14 +113,19 @@ def encoded(error: ErrorObject) -> bytes:
 def add_handlers(app: FastAPI) -> None:
     """Gives every error of the app its one shape."""
 
-    async def invalid(_: Request, error: Exception) -> Response:
+    async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
+        if isinstance(error.body, bytes):  # nobody has read it
+            kind = request.headers.get("content-type", "none")
+            message = f"the body must be sent as 'Content-Type: application/json', not as {kind}"
+            return reply(ApiError(400, message, code="invalid_json"))
         return reply(_of_validation(error.errors()))
 
-    async def http(_: Request, error: Exception) -> Response:
+    async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if not isinstance(error, ApiError):
-            error = ApiError(error.status_code, error.detail, headers=error.headers)
+            message = f"{error.detail}: {request.method} {request.url.path}; /openapi.json lists the routes"
+            error = ApiError(error.status_code, message, headers=error.headers)
         return reply(error)
 
     async def unexpected(_: Request, error: Exception) -> Response:
@@ -134,8 +139,8 @@ def add_handlers(app: FastAPI) -> None:
 def _of_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """One answer for all that pydantic found, about the first field."""
     told: dict[str, list[str]] = {}
-    for error in errors:
-        path = [part for part in error["loc"] if part != "body"]
+    for error in _to_the_point(errors):
+        path = [part for part in error["loc"] if part != "body" and not str(part)[:1].isupper()]
         field = str(path[0]) if path else "body"
         told.setdefault(field, []).append(_sentence(error, path[1:]))
     first = next(iter(told))
@@ -147,6 +152,20 @@ def _of_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
         param=None if first == "body" else first,
         code="unsupported_parameter" if unknown else "invalid_value",
     )
+
+
+def _to_the_point(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Without "is no bool" and the like where something inside the other form of the field was wrong.
+
+    Of a field that may have two forms pydantic tells both, each under a tag: `Speculation`, `bool`.
+    """
+    places = [error["loc"] for error in errors]
+    return [
+        error
+        for error, place in zip(errors, places, strict=True)
+        if place[-1:] not in (("bool",), ("str",))
+        or not any(other[: len(place) - 1] == place[:-1] and len(other) > len(place) for other in places)
+    ]
 
 
 def _sentence(error: Mapping[str, Any], inner: Sequence[object]) -> str:

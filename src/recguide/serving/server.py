@@ -153,6 +153,7 @@ def serve(app: FastAPI, listening: Listening, on_ready: Callable[[Facts, Listeni
     listener = listening.bind()
     at = listening.bound(listener)
     server = Server(app, lambda facts: on_ready(facts, at))
+    _LOG.info("listening at %s; the model is loading, /ready tells when it serves", at)
     try:
         server.run([listener])
     finally:
