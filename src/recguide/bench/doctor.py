@@ -20,6 +20,7 @@ from recguide.guidance import cost, value
 from recguide.kv.tables import BlockTable
 from recguide.llm import LLM
 from recguide.models.loading import Model
+from recguide.models.progress import Progress
 from recguide.speculation import rows
 
 BLOCK = 16
@@ -55,8 +56,6 @@ class Band:
 BANDS = {"smollm2-135m": Band(2.0, 4.0), "nemotron_labs_diffusion": Band(4.0, 16.0)}
 """By model name, then by family. The demo model with its shipped adapter measured 2.90."""
 ANY_MODEL = Band(1.5, 16.0)
-
-Progress = Callable[[str, int, int], None]
 
 
 def examine(llm: LLM, prompts: Sequence[Sequence[int]], progress: Progress) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 
@@ -24,11 +24,8 @@ from recguide.bench.replay import Text, laid_out, single
 from recguide.bench.totals import Totals, add_up
 from recguide.core import Completion, ParameterError, SamplingParams
 from recguide.llm import LLM
-from recguide.models.progress import ignore_progress
+from recguide.models.progress import Progress, ignore_progress
 from recguide.speculation.methods import METHODS, method_named
-
-Progress = Callable[[str, int, int], None]
-"""(what is being done, done, in all)."""
 
 AR = "ar"
 

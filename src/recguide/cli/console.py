@@ -21,8 +21,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-Progress = Callable[[str, int, int], None]
-"""(what, done, total) of a long step; total 0 where it is not known."""
+from recguide.models.progress import Progress
 
 
 def out() -> Console:

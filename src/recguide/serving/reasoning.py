@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
-THINK = ("<think>", "</think>")
+from recguide.models.tokenizer import THINK_MARKS
 
 
 class Split(NamedTuple):
@@ -32,7 +32,7 @@ class ReasoningSplitter:
         tags: what opens and closes reasoning.
     """
 
-    def __init__(self, *, opened: bool, tags: tuple[str, str] = THINK) -> None:
+    def __init__(self, *, opened: bool, tags: tuple[str, str] = THINK_MARKS) -> None:
         self._opening, self._closing = tags
         self._place = _Place.INSIDE if opened else _Place.START
         self._held = ""

@@ -9,12 +9,12 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from recguide.core import ParameterError
+from recguide.engine.text import REPLACEMENT
 
 T = TypeVar("T")
 
 AT_ONCE = 4_000
 """Characters or tokens that are turned on the event loop, in less time than a thread is worth."""
-REPLACEMENT = "\ufffd"
 WORD_SIGN = "▁"
 """Stands for a space at a token's beginning in SentencePiece vocabularies, whose decoders drop it."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
 from recguide.core import ParameterError, Structure
+from recguide.models.tokenizer import TOOL_MARKS
 from recguide.serving.reasoning import overlap
 
 Tool = Mapping[str, Any]
@@ -180,7 +181,7 @@ class _Form(Protocol):
 class _Tagged:
     """<tool_call> {"name": …, "arguments": …} </tool_call>, as Hermes and Qwen write them."""
 
-    OPENING, CLOSING = "<tool_call>", "</tool_call>"
+    OPENING, CLOSING = TOOL_MARKS
     stop = (CLOSING,)
 
     def grammar(self, tools: Sequence[Tool], *, parallel: bool) -> str:

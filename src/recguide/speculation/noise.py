@@ -45,7 +45,7 @@ def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
 def first_words(seed: Tensor, position: Tensor, tokens: Tensor) -> Tensor:
     """First output word k of Philox with key = seed and counter = (position, token, 0, 0), int64 in [0, 2³²).
 
-    The arguments are int64 and broadcast; the key's first word is the seed's low half.
+    The arguments are int64 and broadcast; the key's first word is the sampling seed's low half.
     """
     zero = torch.zeros_like(position)
     key = (seed & WORD, (seed >> 32) & WORD)

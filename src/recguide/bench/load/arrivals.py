@@ -1,4 +1,4 @@
-"""When the requests of an open-loop load are sent: decided beforehand by rate and seed, never by answers."""
+"""When an open-loop load's requests are sent: decided beforehand by its rate and seed, never by answers."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -16,6 +16,7 @@ from recguide.bench.load.endpoint import Asking, Endpoint, api_root, bearer, bod
 from recguide.bench.load.prompts import Prompt
 from recguide.bench.load.record import Record
 from recguide.core import RecGuideError
+from recguide.models.progress import Progress
 
 if TYPE_CHECKING:
     import httpx
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 WARM_UP = -1
 """The turn that is not counted."""
 _BEAT_S = 0.02
-
-Progress = Callable[[str, int, int], None]
-"""(endpoint, answers so far, requests in all or 0)."""
 
 
 class EndpointError(RecGuideError):
