@@ -1,6 +1,6 @@
 """Faults that users of other engines reported in public, and the tests that replay them here.
 
-Numbers are those of the project's list of such reports. `REPLAYED` names the tests; `NOT_HERE` says why a
+Numbers only tell the reports apart. `REPLAYED` names the tests; `NOT_HERE` says why a
 case cannot occur. What no other test replays is replayed below.
 """
 
@@ -176,7 +176,7 @@ REPLAYED: dict[int, tuple[str, ...]] = {
     74: ("bench/acceptance/test_process.py::test_results_carry_label_and_residuals",),
     75: (
         "engine/test_tracing.py::test_warm_up_is_none_of_it",
-        "bench/calibration/test_reliability.py::test_coverage_says_which_blocks_a_policy_seldom_chose",
+        "bench/calibration/test_reliability.py::test_support_says_which_blocks_a_policy_seldom_chose",
     ),
     # Benchmarks and metrics
     77: (
