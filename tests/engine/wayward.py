@@ -31,6 +31,12 @@ class Wayward:
             rate=1.5,
         )
 
+    def prepare(self, view):
+        """Nothing has to be."""
+
+    def again(self, requests):
+        return False
+
     def observe(self, view, plan, outcome):
         self.told.append((view, plan, outcome))
 

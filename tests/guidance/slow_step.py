@@ -41,16 +41,16 @@ def rate_and_price(view, cells, menus, weight, mean, slope):
 class SlowStep:
     """One step at given prices, with the increments of each request in a list."""
 
-    def __init__(self, view, cells, hand, beliefs, market):
+    def __init__(self, view, cells, hand, beliefs, market, time):
         self.view, self.hand, self.beliefs, self.market = view, hand, beliefs, market
-        self.cells = cells
+        self.cells, self._time = cells, time
         self.blocks = beliefs.table.blocks
         self.at_hand = {int(row): number for number, row in enumerate(hand.rows)}
 
     def draft_worth(self, row, block, left):
         """Of a draft of a size among the table's blocks, or shorter."""
         at = min(bisect_left(self.blocks, block), len(self.blocks) - 1)
-        return min(self.market.worth[row, at], self.market.token[row] * left)
+        return min(self.market.worth[self.cells[row], at], self.market.token[self.cells[row]] * left)
 
     def increments(self):
         """(slope, tokens, gain, prefix) of all requests."""
@@ -63,7 +63,7 @@ class SlowStep:
         return found
 
     def beginnings(self, row):
-        left, token = int(self.view.remaining[row]), self.market.token[row]
+        left, token = int(self.view.remaining[row]), self.market.token[self.cells[row]]
         head = self.beliefs.menus.head[self.cells[row]]
         items = [(1, token)]
         for block in self.blocks:
@@ -84,7 +84,7 @@ class SlowStep:
     def slots_and_branches(self, row):
         number = self.at_hand[row]
         alive, failing = self.hand.alive[number], self.hand.failing[number]
-        draft, token = int(self.view.draft[row]), self.market.token[row]
+        draft, token = int(self.view.draft[row]), self.market.token[self.cells[row]]
         last = min(draft, int(self.view.remaining[row]))
         found = [
             (1, alive[slot] * token)
@@ -105,7 +105,7 @@ class SlowStep:
 
     def branch(self, row, slot, chance):
         """(tokens, gain) of the best size; None if it cannot pay."""
-        worth = self.market.worth[row]
+        worth = self.market.worth[self.cells[row]]
         if chance * max(worth / np.array(self.blocks)) < self.market.floor:
             return None
         left = int(self.view.remaining[row]) - slot
@@ -132,7 +132,7 @@ class SlowStep:
         """The same of a plan."""
         y = 0.0
         for row in range(len(self.view)):
-            left, token = int(self.view.remaining[row]), self.market.token[row]
+            left, token = int(self.view.remaining[row]), self.market.token[self.cells[row]]
             branches = [
                 (int(plan.branches.slot[k]), int(plan.branches.head[k]), int(plan.branches.block[k]))
                 for k in np.flatnonzero(plan.branches.request == row)
@@ -151,7 +151,7 @@ class SlowStep:
     def gain_in_hand(self, row, verified, branches):
         number = self.at_hand[row]
         alive, failing = self.hand.alive[number], self.hand.failing[number]
-        y = alive[1:verified].sum() * self.market.token[row]
+        y = alive[1:verified].sum() * self.market.token[self.cells[row]]
         for slot, head, block in branches:
             if head == Head.CONTINUATION:
                 chance = alive[slot - 1] * self.beliefs.continuation
@@ -162,4 +162,4 @@ class SlowStep:
         return y
 
     def time(self, n, x):
-        return float(self.market.time(np.array([n]), np.array([x]))[0])
+        return float(self._time(np.array([n]), np.array([x]))[0])

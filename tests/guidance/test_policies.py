@@ -13,6 +13,7 @@ from tests.guidance.worlds import clock, table, view
 from recguide.core import ParameterError
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.history import History
+from recguide.guidance.market import MarketMaker
 from recguide.guidance.paper import Paper, overlap
 from recguide.guidance.policy import policy_named
 from recguide.guidance.price import PROBE_AFTER, PROBE_SHARE, Price
@@ -128,21 +129,20 @@ def test_the_same_views_get_the_same_plans():
 @given(st.lists(st.sampled_from([4, 8, 16, 32]), min_size=1, max_size=12), st.floats(0.01, 0.5))
 @settings(deadline=None)
 def test_tokens_of_the_slow_count_more_and_of_all_one_in_the_mean(previous, price):
-    menus = MIXED._beliefs.menus
-    cells, requests = np.unique(
-        MIXED._beliefs.cell(view(len(previous), previous=previous, full=True)), return_counts=True
-    )
-    token = MIXED._token(cells, requests, price)
+    beliefs = MIXED._beliefs
+    cells = beliefs.cell(view(len(previous), previous=previous, full=True))
+    token = MarketMaker(beliefs, MIXED._clock)._token(cells, price)[cells]
     assert token.min() <= 1 + 1e-9
     assert token.max() >= 1 - 1e-9
-    rent = float(menus.net(price, cells) @ requests / requests.sum())
-    _, pace = menus.cost(price, rent, cells)
-    assert (np.diff(token[np.argsort(pace)]) <= 1e-9).all()
+    rent = float(beliefs.menus.net(price)[cells].mean())
+    _, pace = beliefs.menus.cost(price, rent)
+    assert (np.diff(token[np.argsort(pace[cells])]) <= 1e-9).all()
 
 
 def test_among_equals_a_token_counts_one():
-    cell = MIXED._beliefs.cell(view(1, previous=8))
-    assert MIXED._token(cell, np.array([5]), 0.1) == pytest.approx(1.0)
+    cell = MIXED._beliefs.cell(view(5, previous=8))
+    token = MarketMaker(MIXED._beliefs, MIXED._clock)._token(cell, 0.1)
+    assert token[cell] == pytest.approx(1.0)
 
 
 def test_a_long_context_pays_for_its_prefix():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,8 +11,10 @@ from hypothesis import strategies as st
 from tests.guidance.slow_step import SlowStep, rate_and_price
 from tests.guidance.worlds import clock, table, view
 
+from recguide.guidance.few import FEW, solve_few
 from recguide.guidance.hull import SharedHulls, hulls
 from recguide.guidance.margins import MarginBins
+from recguide.guidance.market import MarketMaker
 from recguide.guidance.outlook import LEVELS, Outlooks
 from recguide.guidance.price import Price
 from recguide.guidance.step import solve
@@ -23,6 +27,10 @@ POLICIES = {
     "long": Price(MIXED, clock(pair_ms=1e-6)),
     "prior": Price(prior(), clock(free=128, pair_ms=2e-7)),
 }
+
+
+def made(policy, seen):
+    return MarketMaker(policy._beliefs, policy._clock).made(seen, policy._beliefs.cell(seen))
 
 
 def drawn(seed, requests):
@@ -51,11 +59,33 @@ def test_a_step_is_as_good_as_that_of_loops_over_requests(seed, requests, name):
     policy, seen = POLICIES[name], drawn(seed, requests)
     beliefs = policy._beliefs
     cell = beliefs.cell(seen)
-    hand, market = beliefs.in_hand(seen, cell), policy._market(seen, cell)
-    slow = SlowStep(seen, cell.tolist(), hand, beliefs, market)
-    plan = solve(seen, cell, hand, beliefs, market)
+    hand, market = beliefs.in_hand(seen, cell), made(policy, seen)
+    time = policy._clock.of_step(seen)
+    slow = SlowStep(seen, cell.tolist(), hand, beliefs, market, time)
     best = slow.best()
-    assert slow.profit(plan) == pytest.approx(best, rel=1e-9, abs=1e-9)
+    plans = [solve(seen, cell, hand, beliefs, market, time)]
+    plans += [solve_few(seen, cell.tolist(), beliefs, market, policy._clock)]
+    for plan in plans:
+        assert slow.profit(plan) == pytest.approx(best, rel=1e-9, abs=1e-9)
+
+
+@given(
+    st.integers(0, 10_000), st.integers(1, FEW), st.sampled_from([*POLICIES]), st.sampled_from([5, 1 << 30])
+)
+@settings(deadline=None, max_examples=100)
+def test_a_few_requests_get_the_plans_of_many(seed, requests, name, most):
+    random = np.random.default_rng(seed)
+    left = random.choice([1, 2, 3, 9, 20, 33, 64, 65, 500], requests)
+    policy, seen = POLICIES[name], replace(drawn(seed, requests), remaining=left, most=most)
+    beliefs, market = policy._beliefs, made(policy, seen)
+    cell = beliefs.cell(seen)
+    hand = beliefs.in_hand(seen, cell)
+    many = solve(seen, cell, hand, beliefs, market, policy._clock.of_step(seen))
+    few = solve_few(seen, cell.tolist(), beliefs, market, policy._clock)
+    for name in ("block", "verified"):
+        assert getattr(few, name).tolist() == getattr(many, name).tolist()
+    for name in ("request", "slot", "head", "block"):
+        assert getattr(few.branches, name).tolist() == getattr(many.branches, name).tolist()
 
 
 @given(st.integers(0, 10_000), st.integers(1, 24), st.sampled_from([*POLICIES]))
@@ -65,12 +95,12 @@ def test_the_price_is_that_of_all_requests_hulls_one_by_one(seed, requests, name
     policy, seen = POLICIES[name], drawn(seed, requests)
     cell, times = policy._beliefs.cell(seen), policy._clock
     read = float(seen.prefix.sum())
-    market = policy._market(seen, cell)
+    market = made(policy, seen)
     rate, price = rate_and_price(
         seen,
         cell.tolist(),
         policy._beliefs.menus,
-        lambda prefix: float(policy._weight(np.array([prefix]))[0]),
+        lambda prefix: float(market.weight(np.array([prefix]))[0]),
         lambda n, x: float(times.mean_ms(np.array([n]), read, np.array([x]))[0]),
         times.slope_ms,
     )
@@ -88,10 +118,11 @@ def test_hulls_over_the_same_tokens_are_those_of_any_menus():
     y[:20] = np.minimum(y[:20], 0.5)  # nothing beats AR
     mine, theirs = SharedHulls(n).of(y.T), hulls(np.broadcast_to(n, y.shape).copy(), y)
     width = theirs.tokens.shape[1]
-    assert mine.tokens.shape[1] == width
-    assert mine.tokens == pytest.approx(theirs.tokens)
-    assert mine.gain == pytest.approx(theirs.gain)
-    assert (mine.item == theirs.item).all()
+    assert mine.tokens[:, :width] == pytest.approx(theirs.tokens)
+    assert mine.gain[:, :width] == pytest.approx(theirs.gain)
+    assert (mine.item[:, : width + 1] == theirs.item).all()
+    assert not mine.tokens[:, width:].any()
+    assert not mine.gain[:, width:].any()
 
 
 @pytest.mark.parametrize("edges", [(), (0.5,), (0.05, 0.1, 0.9, 0.995, 0.999), (0.5, 0.50001, 0.50002)])

@@ -63,6 +63,9 @@ class Watched:
     def decide(self, view):
         return self.policy.decide(view)
 
+    def prepare(self, view):
+        self.policy.prepare(view)
+
     def observe(self, view, plan, outcome):
         self.seen.append((view, plan, outcome))
         self.policy.observe(view, plan, outcome)

@@ -12,28 +12,26 @@ from hypothesis import strategies as st
 from tests.guidance.worlds import EVIDENCE, table, view
 
 from recguide.guidance.beliefs import Beliefs
-from recguide.guidance.step import Market, solve
+from recguide.guidance.market import Market
+from recguide.guidance.step import solve
 from recguide.guidance.view import Head
 
 BELIEFS = Beliefs(table())
 BLOCKS = np.array(BELIEFS.table.blocks)
 
 
-def market(price, seen, *, rate=1.0, fixed=5.0):
-    worth = BELIEFS.menus.worth(price, BELIEFS.cell(seen))
+def market(price, *, rate=1.0):
+    return Market.at(price, rate, price / 2, 0.0, np.ones(BELIEFS.table.cells), BELIEFS)
 
-    def time(n, _):
-        return fixed + price / rate * n
 
-    return Market(
-        price, rate, price / 2, np.ones(len(seen)), worth, time, lambda prefix: np.ones(len(prefix))
-    )
+def time_at(price, *, rate=1.0, fixed=5.0):
+    return lambda n, _: fixed + price / rate * n
 
 
 def solved(seen, prices):
     cell = BELIEFS.cell(seen)
     hand = BELIEFS.in_hand(seen, cell)
-    return solve(seen, cell, hand, BELIEFS, prices), hand
+    return solve(seen, cell, hand, BELIEFS, prices, time_at(prices.price)), hand
 
 
 margins = st.lists(st.sampled_from([0.2, 0.9]), min_size=8, max_size=8)
@@ -45,9 +43,9 @@ prices = st.floats(0.01, 0.6)
 def test_a_verification_is_worth_what_the_best_of_all_is(margins, price, block):
     """Every verified length and every set of branches, each of its best length."""
     seen = view(draft=block, margin=margins[:block])
-    at = market(price, seen)
+    at = market(price)
     plan, hand = solved(seen, at)
-    worth = at.worth[0]
+    worth = at.worth[BELIEFS.cell(seen)[0]]
     alive, failing = hand.alive[0], hand.failing[0]
     chance = {
         (slot, 1): alive[slot - 1] * failing[slot] * BELIEFS.candidate(1, hand.place)[0, slot]
@@ -84,7 +82,7 @@ def test_a_verification_is_worth_what_the_best_of_all_is(margins, price, block):
 def test_a_branch_opens_iff_its_chance_is_worth_its_tokens(margins, price):
     """q·(g + μB) ≥ μ·b, with g + μB what a draft in hand is worth."""
     seen = view(draft=8, margin=margins)
-    at = market(price, seen)
+    at = market(price)
     plan, hand = solved(seen, at)
     opened = {
         (slot, head): size
@@ -97,16 +95,16 @@ def test_a_branch_opens_iff_its_chance_is_worth_its_tokens(margins, price):
     }
     for slot in range(1, 8):
         q = hand.alive[0, slot - 1] * hand.failing[0, slot] * BELIEFS.candidate(1, hand.place)[0, slot]
-        pays = (q * np.minimum(at.worth[0], BLOCKS) > price * BLOCKS * (1 + 1e-9)).any()
+        pays = (q * np.minimum(at.worth[BELIEFS.cell(seen)[0]], BLOCKS) > price * BLOCKS * (1 + 1e-9)).any()
         assert ((slot, 1) in opened) == pays
 
 
 def test_the_worth_of_a_draft_is_the_best_mean_and_its_price():
     """Where the best plan begins with a draft, the cycle breaks even at g: worth − μB = g."""
-    price, cell = 0.02, np.zeros(1, np.int64)
+    price = 0.02
     beliefs = Beliefs(table(evidence=replace(EVIDENCE, step=10.0)))  # continuations beside AR are no use
-    net = beliefs.menus.net(price, cell)[0]
-    best = (beliefs.menus.worth(price, cell)[0] - price * BLOCKS).max()
+    net = beliefs.menus.net(price)[0]
+    best = (beliefs.menus.worth(price)[0] - price * BLOCKS).max()
     assert best == pytest.approx(net)
     assert net > 1 - price
 
@@ -116,13 +114,13 @@ def test_the_worth_of_a_draft_is_the_best_mean_and_its_price():
 def test_dearer_tokens_never_verify_more(one, other):
     low, high = sorted((one, other))
     seen = view(3, draft=[4, 16, 32], margin=0.7)
-    cheap, dear = solved(seen, market(low, seen))[0], solved(seen, market(high, seen))[0]
+    cheap, dear = solved(seen, market(low))[0], solved(seen, market(high))[0]
     assert (dear.verified <= cheap.verified).all()
 
 
 def test_free_tokens_run_everything_and_dear_ones_plain_decoding():
     seen = view(2, draft=[0, 8], margin=0.4)
-    free, dear = solved(seen, market(1e-6, seen))[0], solved(seen, market(0.99, seen))[0]
+    free, dear = solved(seen, market(1e-6))[0], solved(seen, market(0.99))[0]
     assert free.block[0] == 32
     assert free.verified[1] == 8
     assert Head.CONTINUATION in free.branches.head
@@ -136,7 +134,7 @@ def test_free_tokens_run_everything_and_dear_ones_plain_decoding():
 def test_nothing_is_planned_past_the_cap(remaining, draft, price):
     draft = draft if draft > 1 else 0
     seen = view(draft=draft, remaining=remaining)
-    plan, _ = solved(seen, market(price, seen))
+    plan, _ = solved(seen, market(price))
     assert plan.block[0] + plan.verified[0] >= 1
     assert max(plan.block[0], plan.verified[0]) <= remaining
     assert (plan.branches.slot + plan.branches.block <= remaining).all()

@@ -243,6 +243,8 @@ class Engine:
             self._publish(advanced, emitted)
         observe(flown.planned, {advanced.request: advanced.verdict for advanced in done})
         self._look_ahead()
+        if self._flight is not None and self._ahead is None:
+            self._planner.prepare()
         self._watch.tell(flight, done, flown.planned)
         if self._tracer is not None:
             self._tracer.write(idle=not self.busy)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from recguide.engine.plan import Turn
 from recguide.engine.request import Request
 from recguide.engine.rounds import Verdict
 from recguide.engine.scheduler import Scheduled
-from recguide.guidance.arrays import Bools, Floats, Ints
+from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.batching import batching_named, width
 from recguide.guidance.policy import Policy
 from recguide.guidance.view import Branches, Head, Outcome, Plan, View
@@ -108,12 +107,16 @@ class Planner:
     def foresee(self, steps: Sequence[Scheduled]) -> bool:
         """Plans for what follows plain steps before their outcome is known; true if it is plain steps again.
 
-        Histories lack one step's entropy then, and nothing else.
+        They go on with the plan that they have for as long as policies let them. When these are asked,
+        histories lack one step's entropy, and nothing else.
         """
         requests = [scheduled.request for scheduled in steps]
         chosen = [request for request in requests if request.policy is not None]
         self._foreseen = None
         if not chosen:
+            return True
+        if self._goes_on(chosen):
+            self._foreseen = self.planned, chosen, [request.cached + 1 for request in chosen]
             return True
         others = [request.cached + 1 for request in requests if request.policy is None]
         given = _Given(len(others), sum(others), sum(others))
@@ -121,6 +124,18 @@ class Planner:
         self._foreseen = planned, chosen, [request.cached + 1 for request in chosen]
         turns = planned.turns.values()
         return len(turns) == len(chosen) and all(turn.verified == 1 and not turn.branches for turn in turns)
+
+    def _goes_on(self, chosen: Sequence[Request]) -> bool:
+        """Whether the plan by which these requests take plain steps holds for one more."""
+        decided = self.planned.decided
+        return sum(len(each.requests) for each in decided) == len(chosen) == len(self.planned.turns) and all(
+            each.policy.again(len(each.requests)) for each in decided
+        )
+
+    def prepare(self) -> None:
+        """Lets policies get ready for the step after the one that runs."""
+        for decided in self.planned.decided:
+            decided.policy.prepare(decided.view)
 
     def adopt(self) -> None:
         """What was foreseen runs."""
@@ -134,14 +149,18 @@ class Planner:
         most = given.tokens + room
         decided: list[Decided] = []
         turns: dict[Request, Turn] = {}
-        for name, requests in _by_policy(chosen).items():
+        groups = _by_policy(chosen)
+        last = next(reversed(groups), None)
+        for name, requests in groups.items():
             policy = self._policy(name)
             view = _view(requests, given, most, ahead=ahead)
-            plan = fitted(policy.decide(view), np.array([request.largest for request in requests]))
+            plan = fitted(policy.decide(view), [request.largest for request in requests])
             decided.append(Decided(policy, requests, view, plan))
             waited = np.array([request.waited for request in requests])
             run, tokens = self._batching(view, plan, waited)
             _take_turns(turns, requests, plan, run.tolist(), width(plan) if self._pads else 0)
+            if name == last:
+                break
             read = view.prefix[run]
             given = _Given(
                 tokens,
@@ -153,15 +172,16 @@ class Planner:
         return Planned(decided, turns, price, rate)
 
 
-def fitted(plan: Plan, largest: Ints) -> Plan:
+def fitted(plan: Plan, largest: Sequence[int]) -> Plan:
     """The same with no block beyond a request's largest [R], and no more corrections than there is room."""
     branches = plan.branches
     crowded = len(branches.request) > CORRECTIONS and np.bincount(branches.request).max() > CORRECTIONS
-    if not crowded and (largest == MAX_BLOCK).all():
+    if not crowded and min(largest) == MAX_BLOCK:
         return plan
-    block = np.minimum(plan.block, largest)
+    most = np.array(largest)
+    block = np.minimum(plan.block, most)
     none = (plan.block > 0) & (block < 2)
-    short = np.minimum(branches.block, largest[branches.request])
+    short = np.minimum(branches.block, most[branches.request])
     kept = (short >= 2) & (_place(branches) < CORRECTIONS)
     return replace(
         plan,
@@ -227,14 +247,14 @@ def _view(requests: Sequence[Request], given: _Given, most: int, *, ahead: bool)
             for request, history, draft in zip(requests, histories, drafts, strict=True)
         ],
         np.int64,
-    ).T
-    draft, previous, full, idle, prefix, remaining = facts
+    )
     if ahead:
-        previous, full = np.ones_like(previous), np.zeros_like(full)
-        idle, prefix, remaining = idle + 1, prefix + 1, remaining - 1
+        facts[:, 1:3] = 1, 0
+        facts[:, 3:] += 1, 1, -1
+    draft, previous, full, idle, prefix, remaining = np.ascontiguousarray(facts.T)
     return View(
         draft=draft,
-        margins=_margins(drafts, draft),
+        margins=_margins(drafts),
         signals=np.array([history.signals for history in histories], np.float64),
         previous=previous,
         full=full > 0,
@@ -248,11 +268,16 @@ def _view(requests: Sequence[Request], given: _Given, most: int, *, ahead: bool)
     )
 
 
-def _margins(drafts: Sequence[Sequence[float]], lengths: Ints) -> Floats:
+def _margins(drafts: Sequence[Sequence[float]]) -> Floats:
     """[R, W], 0 beyond each."""
-    margins = np.zeros((len(drafts), max(1, int(lengths.max(initial=0)))))
-    there: Bools = np.arange(margins.shape[1]) < lengths[:, None]
-    margins[there] = np.fromiter(chain.from_iterable(drafts), np.float64, int(lengths.sum()))
+    lengths = [len(draft) for draft in drafts]
+    width = max(1, max(lengths))
+    if min(lengths) == width:
+        return np.array(drafts, np.float64)
+    margins = np.zeros((len(drafts), width))
+    for row, length in enumerate(lengths):
+        if length:
+            margins[row, :length] = drafts[row]
     return margins
 
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 
 import numpy as np
 
+from recguide.core import MAX_BLOCK
 from recguide.guidance.arrays import Floats, Ints
+from recguide.guidance.history import signal_named
 from recguide.guidance.learner import Learner
 from recguide.guidance.margins import MarginBins
 from recguide.guidance.menu import Menus
 from recguide.guidance.options import Options
 from recguide.guidance.outlook import Outlooks, chance, log_odds
-from recguide.guidance.value import ValueTable
+from recguide.guidance.value import ValueTable, strata
 from recguide.guidance.view import Outcome, Plan, View
 
 _LEAST = 1e-6
 """No probability of being right is nearer to 0 or 1."""
-STALE = 0.1
-"""Log odds by which what was learned may have moved before menus are made anew."""
+STALE, SETTLED, WRONG = 0.1, 8, 0.5
+"""Log odds by which what was learned may have moved before menus are made anew, and how many rounds of all
+requests lie between; unless it has moved by WRONG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,34 +58,61 @@ class Beliefs:
         self._odds = {block: log_odds(table.curves(block)) for block in table.blocks}
         self._likely = _likely(self._odds, table.cells)
         self._ratio = np.exp(table.evidence.log_ratio)
+        # The same as lists, for one request at a time.
+        self._lists = self._likely.tolist(), self._ratio.tolist(), list(table.evidence.candidates[0])
         self._bins = MarginBins(table.evidence.edges)
         self._candidates = np.array(table.evidence.candidates)
         self.options = Options.of(table.blocks)
         self._learner = Learner(table.blocks)
         self._blocks = np.array(table.blocks)
+        # NaN sorts behind infinity: into the bin of an unknown s.
+        self._edges = np.append(np.array(table.edges, np.float64), np.inf)
+        self._signal = signal_named(table.signal)
+        self._stratum = _strata(len(self._edges) + 1)
+        self._given = self._given_odds()
         self._made_at = self._shifts()
+        self._age = 0
         self.menus = self._fresh_menus()
 
     def cell(self, view: View) -> Ints:
-        """[R]"""
-        return self.table.cell(view.signals, view.previous, view.full)
+        """[R] as ValueTable.cell, by look-up."""
+        bins = np.searchsorted(self._edges, view.signals[:, self._signal], side="right")
+        return self._stratum[view.previous, view.full.view(np.int8)] + bins
 
     def in_hand(self, view: View, cell: Ints) -> InHand:
         rows = np.flatnonzero(view.draft > 0)
         draft = view.draft[rows]
         width = int(draft.max(initial=1))
         at = np.minimum(np.searchsorted(self._blocks, draft), len(self._blocks) - 1)
-        given = np.array([exp(self._learner.given.of(block)) for block in self.table.blocks])
         place = self._bins.of(view.margins[rows, :width])
         odds = self._likely[at, cell[rows], :width]
-        odds *= given[at, None]
+        odds *= self._given[at, None]
         odds *= self._ratio[place]
         passing = 1 / (1 + odds)
         failing = odds * passing
         last = np.minimum(draft, view.remaining[rows])
         there = np.arange(width) < last[:, None]
-        alive = np.cumprod(passing * there, axis=1).astype(np.float64, copy=False)
+        alive = np.multiply.accumulate(passing * there, axis=1)
         return InHand(rows, failing, alive, place)
+
+    def slots(self, draft: int, cell: int, margins: Sequence[float]) -> list[tuple[float, float, float]]:
+        """For every slot of one draft, (failing, alive, right): `in_hand` and its first candidate's `candidate`.
+
+        Args:
+            draft: slots.
+            margins: of the slots to look at, its first.
+        """
+        at = min(bisect_left(self.table.blocks, draft), len(self.table.blocks) - 1)
+        likely, given, edges = self._lists[0][at][cell], float(self._given[at]), self.table.evidence.edges
+        ratio, first = self._lists[1:]
+        found, alive = [(0.0, 1.0, 0.0)], 1.0
+        for slot in range(1, len(margins)):
+            place = bisect_right(edges, margins[slot])
+            odds = likely[slot] * given * ratio[place]
+            passing = 1 / (1 + odds)
+            alive *= passing
+            found.append((odds * passing, alive, first[place]))
+        return found
 
     @property
     def continuation(self) -> float:
@@ -97,10 +128,15 @@ class Beliefs:
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         cell = self.cell(view)
-        self._learn_slots(view, cell, plan, outcome)
+        if view.draft.any():
+            self._learn_slots(view, cell, plan, outcome)
+            self._given = self._given_odds()
         self._learn_heads(view, cell, outcome)
-        if np.abs(self._shifts() - self._made_at).max() > STALE:
-            self._made_at = self._shifts()
+        shifts = self._shifts()
+        moved = max(abs(now - then) for now, then in zip(shifts, self._made_at, strict=True))
+        self._age += 1
+        if moved > (STALE if self._age >= SETTLED else WRONG):
+            self._made_at, self._age = shifts, 0
             self.menus = self._fresh_menus()
 
     def _learn_slots(self, view: View, cell: Ints, plan: Plan, outcome: Outcome) -> None:
@@ -123,6 +159,8 @@ class Beliefs:
 
     def _learn_heads(self, view: View, cell: Ints, outcome: Outcome) -> None:
         said = outcome.head >= 0
+        if not said.any():
+            return
         for shift, mine, right in (
             (self._learner.continuation, said & (view.draft > 0), np.full(len(cell), self.continuation)),
             (self._learner.step, said & (view.draft == 0), self.menus.head[cell]),
@@ -136,16 +174,27 @@ class Beliefs:
         rows = ((block, np.flatnonzero(at == place)) for place, block in enumerate(self.table.blocks))
         return [(block, mine) for block, mine in rows if len(mine)]
 
-    def _shifts(self) -> Floats:
+    def _shifts(self) -> list[float]:
         learner = self._learner
         blocks = [learner.before.of(block) for block in self.table.blocks]
-        return np.array([*blocks, learner.continuation.value, learner.step.value])
+        return [*blocks, learner.continuation.value, learner.step.value]
+
+    def _given_odds(self) -> Floats:
+        """[blocks] by how much drafts fail more than the table says, given their margins."""
+        return np.array([exp(self._learner.given.of(block)) for block in self.table.blocks])
 
     def _fresh_menus(self) -> Menus:
         learner, smallest = self._learner, self.table.blocks[0]
         outlooks = {block: self._outlooks.at(block, learner.before.of(block)) for block in self.table.blocks}
         first = 1 - chance(self._odds[smallest][:, 1] + learner.before.of(smallest))
         return Menus.of(outlooks, _shifted(first**self.table.evidence.step, learner.step.value))
+
+
+def _strata(bins: int) -> Ints:
+    """[MAX_BLOCK + 1, 2] the first cell of each stratum, by the block verified last and whether it passed."""
+    previous = np.repeat(np.arange(MAX_BLOCK + 1)[:, None], 2, axis=1)
+    full = np.broadcast_to(np.array([False, True]), previous.shape)
+    return strata(previous, full) * bins
 
 
 def _likely(odds: Mapping[int, Floats], cells: int) -> Floats:

@@ -6,6 +6,8 @@ import numpy as np
 
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.cost import CostTable
+from recguide.guidance.sweep import Time
+from recguide.guidance.view import View
 
 SPREAD = 0.25
 """A plan's N is a mean over steps; those steps' own N lie within this share of it, say."""
@@ -21,6 +23,7 @@ class Clock:
     def __init__(self, table: CostTable) -> None:
         known = np.arange(1, 2 * table.tokens[-1] + 1)
         self._exact = np.concatenate([[0.0], table.ms(known)])
+        self._list: list[float] = self._exact.tolist()
         self._mean = _smoothed(self._exact)
         self._rise = np.diff(self._mean, append=self._mean[-1] + table.slope_ms)
         self._slope = table.slope_ms
@@ -29,6 +32,21 @@ class Clock:
     def ms(self, tokens: Ints, prefix: Floats | float = 0.0, pairs: Floats | float = 0.0) -> Floats:
         """T of steps; that of N = 0 is 0."""
         return self._look_up(self._exact, tokens) + self._terms(prefix, pairs)
+
+    def at(self, tokens: int) -> float:
+        """T of one step, without its prefix."""
+        last = len(self._list) - 1
+        return self._list[tokens] if tokens <= last else self._list[last] + self._slope * (tokens - last)
+
+    def of_step(self, view: View) -> Time:
+        """T(N, X) for rising N of a step of these requests; infinite beyond what it may hold."""
+        read = float(view.prefix_tokens + view.prefix.sum())
+
+        def ms(tokens: Floats, pairs: Floats) -> Floats:
+            found = self.ms(tokens.astype(np.int64), read, pairs)
+            return found if tokens[-1] <= view.most else np.where(tokens <= view.most, found, np.inf)
+
+        return ms
 
     def mean_ms(self, tokens: Floats, prefix: Floats | float = 0.0, pairs: Floats | float = 0.0) -> Floats:
         """T of plans, whose N is a mean."""

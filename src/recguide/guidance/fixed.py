@@ -34,6 +34,13 @@ class Fixed:
         block = recipe(len(view)) if self.block is None else self.block
         return whole_blocks(view, np.full(len(view), block, np.int64), Branches.none())
 
+    def prepare(self, view: View) -> None:
+        """Nothing has to be."""
+
+    def again(self, requests: int) -> bool:
+        """What it plans depends on the load alone."""
+        return (recipe(requests) if self.block is None else self.block) < 2
+
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """Nothing is learned."""
 

@@ -47,6 +47,7 @@ class History:
     _every: tuple[float, ...] = ()
     _failures: float = 0.0
     _exposure: float = 0.0
+    _signals: tuple[float, float, float] | None = None
 
     def add(self, verified: int, acceptance: int, entropies: Sequence[float]) -> None:
         """A round ended.
@@ -57,6 +58,7 @@ class History:
             entropies: the verifier's, in nats, at its causally valid decisions: up to and with the first
                 mismatch, or without the bonus after a full block; for an AR step its only one.
         """
+        self._signals = None
         self.previous, self.full = verified, verified > 1 and acceptance == verified
         self.idle = self.idle + 1 if verified == 1 else 0
         if entropies:
@@ -74,8 +76,10 @@ class History:
     @property
     def signals(self) -> tuple[float, float, float]:
         """In the order of SIGNALS; NaN where nothing is known yet."""
-        record = -log((self._failures + FAILURES) / (self._exposure + EXPOSURE))
-        return _certainty(self._first), _certainty(self._every), record
+        if self._signals is None:
+            record = -log((self._failures + FAILURES) / (self._exposure + EXPOSURE))
+            self._signals = _certainty(self._first), _certainty(self._every), record
+        return self._signals
 
 
 def _certainty(entropies: tuple[float, ...]) -> float:

@@ -29,6 +29,12 @@ class Hulls:
         """Those of some menus, in that order."""
         return Hulls(self.item[menus], self.tokens[menus], self.gain[menus])
 
+    def with_rows(self, rows: Ints, other: Hulls) -> Hulls:
+        """The same with these hulls replaced by others, over as many items."""
+        item, tokens, gain = self.item.copy(), self.tokens.copy(), self.gain.copy()
+        item[rows], tokens[rows], gain[rows] = other.item, other.tokens, other.gain
+        return Hulls(item, tokens, gain)
+
     @property
     def slope(self) -> Floats:
         """[R, P] Δy/Δn; 0 where there are no more vertices."""
@@ -70,7 +76,7 @@ def places(chosen: Bools) -> tuple[Ints, Ints]:
 
 
 class SharedHulls:
-    """Hulls of menus whose items have the same n.
+    """Hulls of menus whose items have the same n, as wide as there are items.
 
     Args:
         n: [items] rising; the first item is always on offer.
@@ -103,9 +109,8 @@ class SharedHulls:
         count = np.bincount(request, minlength=rows)
         number = np.arange(len(item)) - (np.cumsum(count) - count)[request]
         before = np.where(number == 0, 0, np.concatenate([[0], item[:-1]]))
-        width = int(count.max(initial=0))
-        vertices = np.zeros((rows, width + 1), np.int64)
-        tokens, gain = np.zeros((2, rows, width))
+        vertices = np.zeros((rows, items), np.int64)
+        tokens, gain = np.zeros((2, rows, items - 1))
         vertices[request, number + 1] = item
         tokens[request, number] = self.n[item] - self.n[before]
         gain[request, number] = y[item, request] - y[before, request]

@@ -14,9 +14,6 @@ from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.hull import Hulls, hulls
 from recguide.guidance.outlook import Outlook
 
-_GATHER = 4
-"""How many times as much picking a cell out costs as computing one more."""
-
 
 @dataclass(frozen=True, slots=True)
 class Menus:
@@ -56,39 +53,29 @@ class Menus:
         by_level = [_levels_first(parts) for parts in (made, spent, lasting)]
         return cls(n, y, found, outlooks, head, by_level[0], by_level[1], by_level[2])
 
-    def net(self, price: float, cells: Ints, token: Floats | float = 1.0) -> Floats:
-        """[R] g of these cells: the best mean of (tokens − μ·n) per forward.
+    def net(self, price: float, token: Floats | float = 1.0) -> Floats:
+        """[cells] g: the best mean of (tokens − μ·n) per forward.
 
-        `token` [R] is what a token counts.
+        `token` [cells] is what a token counts.
         """
-        return (token * self.y[:, cells] - price * self.n[:, cells]).max(0)
+        return (token * self.y - price * self.n).max(0)
 
-    def worth(self, price: float, cells: Ints, token: Floats | float = 1.0) -> Floats:
-        """[R, blocks] what a draft in hand is worth, against none, at this price.
+    def worth(self, price: float, token: Floats | float = 1.0) -> Floats:
+        """[cells, blocks] what a draft in hand is worth, against none, at this price.
 
         The rounds until a draft is needed again emit A each, and each costs its query tokens and a forward.
         """
-        if _GATHER * len(cells) < self.n.shape[1]:
-            return self._worth(price, token, self.net(price, cells, token), cells).T
-        # Where most cells are asked for, all of them cost less than picking those out.
-        every, net = np.ones(self.n.shape[1]), np.zeros(self.n.shape[1])
-        every[cells], net[cells] = token, self.net(price, cells, token)
-        return self._worth(price, every, net, slice(None))[:, cells].T
+        worth = self._acceptance * token
+        worth -= price * self._spent
+        worth -= self.net(price, token)
+        worth *= self._forwards
+        return np.ascontiguousarray(worth.max(0).T)
 
-    def _worth(self, price: float, token: Floats | float, net: Floats, cells: Ints | slice) -> Floats:
-        """[blocks, cells]"""
-        worth = self._acceptance[..., cells] * token
-        worth -= price * self._spent[..., cells]
-        worth -= net
-        worth *= self._forwards[..., cells]
-        return worth.max(0)
-
-    def cost(self, price: float, rent: float, cells: Ints) -> tuple[Floats, Floats]:
-        """[R] the least a token costs if forwards cost `rent` beside their query tokens, and y then."""
-        y = self.y[:, cells]
-        each = (rent + price * self.n[:, cells]) / y
-        best, rows = each.argmin(0), np.arange(len(cells))
-        return each[best, rows], y[best, rows]
+    def cost(self, price: float, rent: float) -> tuple[Floats, Floats]:
+        """[cells] the least a token costs if forwards cost `rent` beside their query tokens, and y then."""
+        each = (rent + price * self.n) / self.y
+        best, cells = each.argmin(0), np.arange(each.shape[1])
+        return each[best, cells], self.y[best, cells]
 
 
 def _levels_first(parts: Sequence[Floats]) -> Floats:

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recguide.core import MAX_BLOCK
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.hull import Hulls, SharedHulls
+
+FAR = MAX_BLOCK + 1
+"""Tokens that may still be emitted from which on no option is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +21,13 @@ class Options:
 
     Attributes:
         blocks: sizes that a draft may have, rising.
+        pairs: (block, branch) of each; verified is 1 without a block.
         block, verified, branch: draft's block, slots of the causal row, continuation's block; capped by what
             a request may still emit when it is laid out.
     """
 
     blocks: Ints
+    pairs: list[tuple[int, int]]
     block: Ints
     verified: Ints
     branch: Ints
@@ -40,6 +46,7 @@ class Options:
         tokens, block, verified, branch, least = np.array(sorted(items), np.int64).T
         return cls(
             blocks=np.array(blocks, np.int64),
+            pairs=list(zip(block.tolist(), branch.tolist(), strict=True)),
             block=block,
             verified=verified,
             branch=branch,

@@ -13,7 +13,7 @@ import numpy as np
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.clock import Clock
 from recguide.guidance.hull import hulls
-from recguide.guidance.step import base_of
+from recguide.guidance.market import base_of
 from recguide.guidance.sweep import Increments, best_profit, best_rate
 from recguide.guidance.traffic import WIDEST
 from recguide.guidance.view import Branches, Outcome, Plan, View
@@ -42,6 +42,12 @@ class Oracle:
         block = np.where(block > 1, np.minimum(block, view.remaining), 0)
         verified = np.where(block > 0, 0, np.where(begins, 1, np.minimum(view.draft, reach)))
         return Plan(block, verified, Branches.none())
+
+    def prepare(self, view: View) -> None:
+        """Nothing has to be."""
+
+    def again(self, requests: int) -> bool:
+        return False
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """It knows."""

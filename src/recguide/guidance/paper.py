@@ -58,6 +58,13 @@ class Paper:
         branches = overlap(view, block) if overlaps else Branches.none()
         return whole_blocks(view, block, branches)
 
+    def prepare(self, view: View) -> None:
+        """Nothing has to be."""
+
+    def again(self, requests: int) -> bool:
+        """It does not plan plain steps of its own."""
+        return False
+
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """Nothing is learned: the tables are offline."""
 

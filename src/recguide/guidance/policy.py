@@ -24,6 +24,14 @@ class Policy(Protocol):
         """What each request does in this step; the view has at least one."""
         ...
 
+    def prepare(self, view: View) -> None:
+        """Gets ready for the step after that of this view, while its forward runs. It may be left out."""
+        ...
+
+    def again(self, requests: int) -> bool:
+        """Whether so many requests, all of which take plain steps, go on with them unasked; told each time."""
+        ...
+
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """What came of a plan; may be told late, in order, and of some of its requests only."""
         ...

@@ -2,7 +2,8 @@
 
 Each step solves twice, and does not iterate. First plans: the hulls of all requests' menus are merged in the
 order of Δy/Δn, and the cut with the most Y(N)/T(N, M, X) gives the rate ρ, the price μ, and what a draft in
-hand is worth. Then the step itself, at these (`step`).
+hand is worth (`market`); while a forward runs that is made for the next. Then the step itself, at these
+(`step`, and `few` for a few requests).
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
-from recguide.guidance.merged import Merged
-from recguide.guidance.step import Market, base_of, solve
-from recguide.guidance.sweep import Cut, Swept
+from recguide.guidance.few import FEW, solve_few
+from recguide.guidance.market import MarketMaker
+from recguide.guidance.markets import Markets
+from recguide.guidance.step import solve
 from recguide.guidance.value import ValueTable
 from recguide.guidance.view import Outcome, Plan, View
 
@@ -29,10 +30,8 @@ PROBED_OF = 16
 """One request of so many probes when some do."""
 PROBE_AFTER = 16
 """AR steps of a request before it may probe."""
-
-LASTING = 0.75
-"""How far a request's stretch, easy or hard, outlasts the round that is planned: 1 for ever, 0 not at all.
-In simulation 0.5 to 1 are alike, and 0 makes 1 to 6 % less."""
+KEPT = 8
+"""Plain steps that one decision is good for."""
 
 
 class Price:
@@ -40,79 +39,52 @@ class Price:
 
     def __init__(self, table: ValueTable, clock: Clock) -> None:
         self._beliefs, self._clock = Beliefs(table), clock
-        self._full_slope = clock.slope_ms(1e6)
-        self._merged = Merged(self._beliefs.menus)
+        self._markets = Markets(MarketMaker(self._beliefs, clock), clock)
         self._probes = 0.0
+        self._kept = 0
 
     @property
     def name(self) -> str:
         return "price"
 
     def decide(self, view: View) -> Plan:
-        beliefs = self._beliefs
+        beliefs, clock = self._beliefs, self._clock
         cell = beliefs.cell(view)
-        plan = solve(view, cell, beliefs.in_hand(view, cell), beliefs, self._market(view, cell))
+        market = self._markets.now(view, cell)
+        if len(view) <= FEW and view.candidates == 1:
+            plan = solve_few(view, cell.tolist(), beliefs, market, clock)
+        else:
+            plan = solve(view, cell, beliefs.in_hand(view, cell), beliefs, market, clock.of_step(view))
+        self._kept = 0
         return self._probing(view, plan)
+
+    def prepare(self, view: View) -> None:
+        self._markets.prepare(view, self._beliefs.cell(view))
+
+    def again(self, requests: int) -> bool:
+        """Until a probe is due, but no more than KEPT times."""
+        due = self._probes >= _together(requests) * PROBE_COST
+        if due or self._kept >= KEPT:
+            return False
+        self._kept += 1
+        self._save(requests, requests)
+        return True
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         self._beliefs.observe(view, plan, outcome)
 
-    def _market(self, view: View, cell: Ints) -> Market:
-        clock, menus = self._clock, self._beliefs.menus
-        read = float(view.prefix_tokens + view.prefix.sum())
-
-        def mean(n: Floats, x: Floats) -> Floats:
-            return clock.mean_ms(n, read, x)
-
-        def exact(n: Floats, x: Floats) -> Floats:
-            return np.where(n <= view.most, clock.ms(n.astype(np.int64), read, x), np.inf)
-
-        cut = self._plans(view, cell).best(mean)
-        rate = cut.gain / cut.ms
-        price = _price(cut, rate * clock.slope_ms(cut.tokens))
-        floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2
-        requests = np.bincount(cell)
-        cells = np.flatnonzero(requests)
-        member = (np.cumsum(requests > 0) - 1)[cell]
-        token = self._token(cells, requests[cells], price)
-        worth = menus.worth(price, cells, token)
-        return Market(price, rate, floor, token[member], worth[member], exact, self._weight)
-
-    def _token(self, cells: Ints, requests: Ints, price: float) -> Floats:
-        """[cells] what an emitted token counts; its mean over the tokens of these requests is about 1.
-
-        A request has to get through its hard stretches too, and is seated for as long as they take: with all
-        seats taken, more tokens a second means less time per token, which is a rent per forward, the same for
-        all, and the price of its query tokens. So tokens count what they cost, as far as a stretch lasts.
-        That is eq. 3's common ρ.
-        """
-        menus = self._beliefs.menus
-        rent = float(menus.net(price, cells) @ requests) / float(requests.sum())
-        cost, pace = menus.cost(price, rent, cells)
-        made = pace * requests
-        return (cost * made.sum() / (cost @ made)) ** LASTING
-
-    def _plans(self, view: View, cell: Ints) -> Swept:
-        """The hulls of all requests' menus, merged."""
-        if self._merged.menus is not self._beliefs.menus:
-            self._merged = Merged(self._beliefs.menus)
-        prefix = view.prefix.astype(np.float64)
-        return self._merged.sweep(base_of(view), cell, prefix, self._weight(prefix))
-
-    def _weight(self, prefix: Floats) -> Floats:
-        """Where arithmetic is full, a query token costs μ_N + μ_X·prefix."""
-        ratio = self._clock.pair_ms / self._full_slope if self._full_slope > 0 else 0.0
-        return 1 + ratio * prefix
+    def _save(self, requests: int, query_tokens: int) -> None:
+        most = 2.0 * _together(requests) * PROBE_COST
+        self._probes = min(most, self._probes + PROBE_SHARE * query_tokens)
 
     def _probing(self, view: View, plan: Plan) -> Plan:
         """Lets requests that have gone longest without a draft make one, if the budget has it.
 
         Under load several do so at once: the steps in between are plain ones, which run ahead.
         """
-        together = max(1, len(view) // PROBED_OF)
-        cost = together * PROBE_COST
-        self._probes = min(2.0 * cost, self._probes + PROBE_SHARE * float(plan.query_tokens.sum()))
-        if self._probes < cost:
+        together = _together(len(view))
+        self._save(len(view), plan.all_tokens)
+        if self._probes < together * PROBE_COST:
             return plan
         steps = (plan.verified == 1) & (view.draft == 0) & (view.remaining >= PROBE_BLOCK)
         idle = np.where(steps, view.idle, 0)
@@ -125,6 +97,6 @@ class Price:
         return replace(plan, block=block, verified=verified, branches=branches)
 
 
-def _price(cut: Cut, smooth: float) -> float:
-    """μ: where T is smooth it is ρ·T_N; at a kink it lies between its neighbours' Δy/Δn."""
-    return min(max(smooth, cut.following), cut.last)
+def _together(requests: int) -> int:
+    """How many requests probe at once."""
+    return max(1, requests // PROBED_OF)

@@ -102,6 +102,7 @@ class _Run:
         self._seats = seats
         view = self._view(seats)
         plan = self._policy.decide(view)
+        self._policy.prepare(view)
         run, tokens = self._batching(view, plan, self._waited[seats])
         self._waited[seats] += 1
         self._waited[seats[run]] = 0

@@ -8,7 +8,6 @@ is straight that opens a branch iff q·(g + μB) ≥ μ·b, and verifies a slot 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,31 +16,10 @@ from recguide.core import MAX_BLOCK
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.beliefs import Beliefs, InHand
 from recguide.guidance.hull import Hulls, places
+from recguide.guidance.market import Market, base_of
 from recguide.guidance.options import Options
-from recguide.guidance.sweep import Base, Increments, Time, best_profit
+from recguide.guidance.sweep import Increments, Time, best_profit
 from recguide.guidance.view import Branches, Head, Plan, View
-
-
-@dataclass(frozen=True, slots=True)
-class Market:
-    """What one more query token costs now, and what things are worth at that price.
-
-    Attributes:
-        price, rate: μ, ρ.
-        floor: what a query token costs where it is cheapest in this step; what brings less is not looked at.
-        token: [R] what a token emitted now counts.
-        worth: [R, blocks] of a draft in hand, against none, by the table's blocks.
-        time: T(N, X) of this step.
-        weight: prefix → what a query token over it costs, relative to one without.
-    """
-
-    price: float
-    rate: float
-    floor: float
-    token: Floats
-    worth: Floats
-    time: Time
-    weight: Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +27,13 @@ class _Values:
     """What things are worth to each of R requests.
 
     Attributes:
+        cell: [R]
         token: [R] of a token emitted now.
         blocks: [blocks] sizes that a draft may have, rising.
         draft: [R, blocks] of a draft in hand, against none.
     """
 
+    cell: Ints
     token: Floats
     blocks: Ints
     draft: Floats
@@ -80,9 +60,10 @@ class _Additions:
     gain: Floats
 
 
-def solve(view: View, cell: Ints, hand: InHand, beliefs: Beliefs, market: Market) -> Plan:
-    values = _Values(market.token, beliefs.options.blocks, market.worth)
-    begin = _beginnings(view, cell, beliefs, values)
+def solve(view: View, cell: Ints, hand: InHand, beliefs: Beliefs, market: Market, time: Time) -> Plan:
+    """`time`: T(N, X) of this step."""
+    values = _Values(cell, market.token[cell], beliefs.options.blocks, market.worth[cell])
+    begin = _beginnings(view, beliefs, values, market)
     branches, chances = _candidates(view, hand, beliefs, values, market)
     parts = (_steps(begin), _slots(hand, values, market.floor), _branch_gains(branches, chances, values))
     request, tokens, gain = (
@@ -90,7 +71,7 @@ def solve(view: View, cell: Ints, hand: InHand, beliefs: Beliefs, market: Market
     )
     prefix = view.prefix[request].astype(np.float64)
     increments = Increments(tokens, gain, prefix, market.weight(prefix))
-    chosen = best_profit(base_of(view), increments, market.time, market.rate)
+    chosen = best_profit(base_of(view), increments, time, market.rate)
     behind = len(parts[0].request), len(parts[0].request) + len(parts[1].request)
     steps, slots, opened = chosen[: behind[0]], chosen[behind[0] : behind[1]], chosen[behind[1] :]
     taken = np.bincount(parts[0].request[steps], minlength=len(view))
@@ -98,21 +79,20 @@ def solve(view: View, cell: Ints, hand: InHand, beliefs: Beliefs, market: Market
     return _laid_out(view, begin, beliefs.options, taken, verified, branches.only(opened), market)
 
 
-def base_of(view: View) -> Base:
-    """Every request's first slot, which always emits a token or begins a draft."""
-    read = float(view.pairs + view.prefix.sum())
-    return Base(float(view.tokens + len(view)), read, float(len(view)))
-
-
 # --- requests without a draft -------------------------------------------------------------------------------
 
 
-def _beginnings(view: View, cell: Ints, beliefs: Beliefs, values: _Values) -> _Beginnings:
+def _beginnings(view: View, beliefs: Beliefs, values: _Values, market: Market) -> _Beginnings:
     free = np.flatnonzero(view.draft == 0)
-    head, remaining = beliefs.menus.head[cell[free]], view.remaining[free]
-    return _Beginnings(
-        free, beliefs.options.hulls(values.token[free], head, values.capped(free, remaining), remaining)
-    )
+    cell, remaining = values.cell[free], view.remaining[free]
+    begin = market.begin.of(cell)
+    near = np.flatnonzero(remaining < market.enough[cell])
+    if len(near):
+        capped = values.capped(free[near], remaining[near])
+        head = beliefs.menus.head[cell[near]]
+        cut = beliefs.options.hulls(values.token[free[near]], head, capped, remaining[near])
+        begin = begin.with_rows(near, cut)
+    return _Beginnings(free, begin)
 
 
 def _steps(begin: _Beginnings) -> _Additions:
@@ -138,9 +118,7 @@ def _candidates(
         return Branches.none(), np.zeros(0)
     draft = view.draft[hand.rows]
     last = np.minimum(draft, view.remaining[hand.rows])
-    # What a draft of its best size is worth per slot: beneath it no branch pays.
-    best = (values.draft[hand.rows] / values.blocks).T.max(0)
-    least = np.maximum(market.floor / np.maximum(best, 1e-12), 1e-12)
+    least = market.least[values.cell[hand.rows]]
     found = [_continuations(hand, draft, last, beliefs.continuation, least)]
     fixed = np.zeros_like(hand.alive)
     np.multiply(hand.alive[:, :-1], hand.failing[:, 1:], out=fixed[:, 1:])
@@ -150,6 +128,8 @@ def _candidates(
         at, slot = places(chance >= least[:, None])
         found.append((at, slot, np.full(len(at), rank), chance[at, slot]))
     at, slot, head, chances = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    if not len(at):
+        return Branches.none(), chances
     order = np.argsort(at * (MAX_BLOCK + 1) + slot, kind="stable")
     request, slot, head, chances = hand.rows[at[order]], slot[order], head[order], chances[order]
     left = view.remaining[request] - slot

@@ -139,6 +139,11 @@ class Plan:
         own = self.block + self.verified
         return own + np.bincount(self.branches.request, self.branches.block, len(own)).astype(np.int64)
 
+    @property
+    def all_tokens(self) -> int:
+        """Of all requests."""
+        return int(self.block.sum() + self.verified.sum() + self.branches.block.sum())
+
     def only(self, chosen: Ints) -> Plan:
         branches = self.branches.of(chosen, len(self.block))
         return replace(self, block=self.block[chosen], verified=self.verified[chosen], branches=branches)

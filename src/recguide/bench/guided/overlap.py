@@ -37,6 +37,12 @@ class Overlap:
         branches = Branches(*np.array(found, np.int64).T) if found else Branches.none()
         return whole_blocks(view, np.full(len(view), self.block, np.int64), branches)
 
+    def prepare(self, view: View) -> None:
+        """Nothing has to be."""
+
+    def again(self, requests: int) -> bool:
+        return False
+
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """Nothing is learned."""
 

@@ -101,6 +101,12 @@ class Noted:
             self.served.branches.update(plan.branches.head.tolist())
         return plan
 
+    def prepare(self, view: View) -> None:
+        self._policy.prepare(view)
+
+    def again(self, requests: int) -> bool:
+        return self._policy.again(requests)
+
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         began = time.perf_counter()
         self._policy.observe(view, plan, outcome)

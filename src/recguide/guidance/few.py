@@ -1,0 +1,197 @@
+"""A step of a few requests, solved slot by slot: what `step` finds for many, at less than its arrays cost.
+
+Plans are those of `step.solve`; where increments bring the same per token, another order may be chosen.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from recguide.guidance.beliefs import Beliefs
+from recguide.guidance.clock import Clock
+from recguide.guidance.market import Market
+from recguide.guidance.options import Options
+from recguide.guidance.view import Branches, Head, Plan, View
+
+FEW = 4
+"""Requests up to which this is quicker."""
+
+Open = tuple[int, int, int]
+"""(slot, head, block) of a branch."""
+Addition = tuple[int, float, Open | None]
+"""(query tokens, gain, the branch); without a branch it is the next slot, or the next step of a hull."""
+
+
+class _One(NamedTuple):
+    """One request, and what things are worth to it; `worth` and `blocks` by size."""
+
+    cell: int
+    draft: int
+    prefix: int
+    left: int
+    token: float
+    worth: list[float]
+    blocks: list[int]
+
+    def capped(self, at: int, most: int) -> float:
+        """What a draft of that size is worth if it can emit no more than `most`."""
+        return min(self.worth[at], self.token * most)
+
+
+def solve_few(view: View, cell: Sequence[int], beliefs: Beliefs, market: Market, clock: Clock) -> Plan:
+    """`cell` [R]"""
+    found: list[tuple[float, int, float, int, int, Open | None]] = []
+    items: list[list[int]] = []
+    ones = _ones(view, cell, beliefs.options, market)
+    for row, one in enumerate(ones):
+        if one.draft:
+            items.append([])
+            mine = _in_hand(one, view.margins[row].tolist(), beliefs, market)
+        else:
+            options, mine = _begins(one, beliefs, market)
+            items.append(options)
+        weight = 1 + market.ratio * one.prefix
+        found += [
+            (gain / (tokens * weight), tokens, gain, one.prefix, row, what) for tokens, gain, what in mine
+        ]
+    found.sort(key=itemgetter(0), reverse=True)
+    taken, opened = [0] * len(ones), list[list[Open]]([] for _ in ones)
+    for _, _, _, _, row, what in found[: _best(found, view, market, clock)]:
+        if what is None:
+            taken[row] += 1
+        else:
+            opened[row].append(what)
+    return _laid_out(ones, items, taken, opened, beliefs.options, market)
+
+
+def _ones(view: View, cell: Sequence[int], options: Options, market: Market) -> list[_One]:
+    blocks = options.blocks.tolist()
+    columns = (cell, view.draft.tolist(), view.prefix.tolist(), view.remaining.tolist())
+    return [
+        _One(*facts, float(market.token[facts[0]]), market.worth[facts[0]].tolist(), blocks)
+        for facts in zip(*columns, strict=True)
+    ]
+
+
+def _best(
+    found: Sequence[tuple[float, int, float, int, int, Open | None]], view: View, market: Market, clock: Clock
+) -> int:
+    """How many increments, taken in their order, have the most Y − ρ·T."""
+    tokens, pairs, rate = view.tokens + len(view), float(view.pairs + view.prefix.sum()), market.rate
+    best, at, made = -rate * (clock.at(tokens) + clock.pair_ms * pairs), 0, 0.0
+    for number, (_, more, gain, prefix, _, _) in enumerate(found, 1):
+        tokens += more
+        if tokens > view.most:
+            break
+        pairs += more * prefix
+        made += gain
+        profit = made - rate * (clock.at(tokens) + clock.pair_ms * pairs)
+        if profit > best:
+            best, at = profit, number
+    return at
+
+
+# --- drafts in hand -----------------------------------------------------------------------------------------
+
+
+def _in_hand(one: _One, margins: list[float], beliefs: Beliefs, market: Market) -> Iterator[Addition]:
+    last = min(one.draft, one.left)
+    floor, least = max(market.floor, 1e-9), float(market.least[one.cell])
+    slots = beliefs.slots(one.draft, one.cell, margins[:last])
+    reached = 1.0
+    for slot in range(1, last):
+        failing, alive, right = slots[slot]
+        if alive * one.token >= floor:
+            yield 1, alive * one.token, None
+        if reached * failing * right >= least:
+            yield from _branch(one, slot, 1, reached * failing * right, market.price)
+        reached = alive
+    goes_on = reached * beliefs.continuation
+    if last == one.draft and goes_on >= least:
+        yield from _branch(one, last, int(Head.CONTINUATION), goes_on, market.price)
+
+
+def _branch(one: _One, slot: int, head: int, chance: float, price: float) -> Iterator[Addition]:
+    """With the block that brings most; none if no draft fits."""
+    left, blocks = one.left - slot, one.blocks
+    nets = [one.capped(at, left) * chance - price * block for at, block in enumerate(blocks)]
+    block = min(blocks[nets.index(max(nets))], left)
+    if block >= 2:
+        at = min(bisect_left(blocks, block), len(blocks) - 1)
+        yield block, max(0.0, chance * one.capped(at, block)), (slot, head, block)
+
+
+# --- requests without a draft -------------------------------------------------------------------------------
+
+
+def _begins(one: _One, beliefs: Beliefs, market: Market) -> tuple[list[int], list[Addition]]:
+    """Options along the hull, and the steps between them."""
+    cell = one.cell
+    if one.left >= market.enough[cell]:
+        begin = market.begin
+        steps = zip(begin.tokens[cell].tolist(), begin.gain[cell].tolist(), strict=True)
+        return begin.item[cell].tolist(), [(int(tokens), gain, None) for tokens, gain in steps if tokens]
+    hull = _hull(list(_offers(one, beliefs)))
+    steps = zip(hull[1:], hull, strict=False)
+    return [item for _, _, item in hull], [(n - m, y - z, None) for (n, y, _), (m, z, _) in steps]
+
+
+def _offers(one: _One, beliefs: Beliefs) -> Iterator[tuple[int, float, int]]:
+    """(query tokens, gain, option) of those that fit, query tokens rising."""
+    head = float(beliefs.menus.head[one.cell])
+    for item, (block, branch) in enumerate(beliefs.options.pairs):
+        if not block and not branch:
+            yield 1, one.token, item
+        elif one.left >= (2 if block else 3):
+            worth = one.capped(bisect_left(one.blocks, block or branch), one.left)
+            yield (block, worth, item) if block else (1 + branch, one.token + head * worth, item)
+
+
+def _hull(offers: Sequence[tuple[int, float, int]]) -> list[tuple[int, float, int]]:
+    hull = [offers[0]]
+    for offer in offers[1:]:
+        while len(hull) > 1 and _slope(hull[-1], offer) > _slope(hull[-2], hull[-1]):
+            hull.pop()
+        if offer[1] > hull[-1][1]:
+            hull.append(offer)
+    return hull
+
+
+def _slope(one: tuple[int, float, int], other: tuple[int, float, int]) -> float:
+    return (other[1] - one[1]) / (other[0] - one[0])
+
+
+# --- the plan -----------------------------------------------------------------------------------------------
+
+
+def _laid_out(
+    ones: Sequence[_One],
+    items: Sequence[Sequence[int]],
+    taken: Sequence[int],
+    opened: Sequence[list[Open]],
+    options: Options,
+    market: Market,
+) -> Plan:
+    blocks, verified = list[int](), list[int]()
+    branches: list[tuple[int, int, int, int]] = []
+    for row, one in enumerate(ones):
+        if one.draft:
+            slots = 1 + taken[row]
+            blocks.append(0)
+            verified.append(slots)
+            # A branch needs the decision before its slot, a continuation all of them.
+            branches += [(row, *branch) for branch in sorted(opened[row]) if branch[0] <= slots]
+            continue
+        block, branch = options.pairs[items[row][taken[row]]]
+        blocks.append(min(block, one.left))
+        verified.append(0 if block else 1)
+        going = min(branch, one.left - 1)
+        if going >= 2:
+            branches.append((row, 1, int(Head.CONTINUATION), going))
+    opens = Branches(*np.array(branches, np.int64).T) if branches else Branches.none()
+    return Plan(np.array(blocks, np.int64), np.array(verified, np.int64), opens, market.price, market.rate)

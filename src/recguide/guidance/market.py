@@ -1,0 +1,139 @@
+"""What one more query token costs, and what things are worth at that price, in every cell.
+
+A market depends on which requests there are, not on what they hold, and a step changes little about that. So
+it is made while a forward runs, of the requests of that forward, and is the exact solution for them: nothing
+is iterated on its own output. The next step's plans then only look things up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recguide.guidance.arrays import Floats, Ints
+from recguide.guidance.beliefs import Beliefs
+from recguide.guidance.clock import Clock
+from recguide.guidance.hull import Hulls
+from recguide.guidance.menu import Menus
+from recguide.guidance.merged import Merged
+from recguide.guidance.options import FAR
+from recguide.guidance.sweep import Base, Cut, Swept
+from recguide.guidance.view import View
+
+LASTING = 0.75
+"""How far a request's stretch, easy or hard, outlasts the round that is planned: 1 for ever, 0 not at all.
+In simulation 0.5 to 1 are alike, and 0 makes 1 to 6 % less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """Attributes:
+    price, rate: μ, ρ.
+    floor: what a query token costs where it is cheapest in a step; what brings less is not looked at.
+    ratio: what a query token costs more for each token of its prefix, relative to one without any.
+    token: [cells] what a token emitted now counts.
+    worth: [cells, blocks] of a draft in hand, against none, by the table's blocks.
+    least: [cells] probability of reuse below which no branch pays.
+    begin: [cells] the hulls of what begins without a draft in hand, if no cap is near.
+    enough: [cells] tokens that a request must still be able to emit for `begin` to hold.
+    """
+
+    price: float
+    rate: float
+    floor: float
+    ratio: float
+    token: Floats
+    worth: Floats
+    least: Floats
+    begin: Hulls
+    enough: Floats
+
+    @classmethod
+    def at(
+        cls, price: float, rate: float, floor: float, ratio: float, token: Floats, beliefs: Beliefs
+    ) -> Market:
+        """At a price, with what tokens count [cells]."""
+        options, menus = beliefs.options, beliefs.menus
+        worth = menus.worth(price, token)
+        best = (worth / options.blocks).max(1)
+        return cls(
+            price=price,
+            rate=rate,
+            floor=floor,
+            ratio=ratio,
+            token=token,
+            worth=worth,
+            least=np.maximum(floor / np.maximum(best, 1e-12), 1e-12),
+            begin=options.hulls(token, menus.head, worth, np.full(len(token), FAR)),
+            # A draft is worth no more than what may still be emitted.
+            enough=np.maximum(FAR, worth.max(1) / token),
+        )
+
+    def weight(self, prefix: Floats) -> Floats:
+        """What a query token over a prefix costs, relative to one without."""
+        return 1 + self.ratio * prefix
+
+
+class MarketMaker:
+    """Args: beliefs: what drafts are worth, as of the moment; clock: the cost table's."""
+
+    def __init__(self, beliefs: Beliefs, clock: Clock) -> None:
+        self._beliefs, self._clock = beliefs, clock
+        full = clock.slope_ms(1e6)
+        # Where arithmetic is full, a query token costs μ_N + μ_X·prefix.
+        self._ratio = clock.pair_ms / full if full > 0 else 0.0
+        self._merged = Merged(beliefs.menus)
+
+    @property
+    def menus(self) -> Menus:
+        """Those that markets are made of by now."""
+        return self._beliefs.menus
+
+    def made(self, view: View, cell: Ints) -> Market:
+        """The cut with the most Y(N)/T(N, M, X), over the merged hulls of all requests' menus."""
+        clock = self._clock
+        read = float(view.prefix_tokens + view.prefix.sum())
+
+        def mean(n: Floats, x: Floats) -> Floats:
+            return clock.mean_ms(n, read, x)
+
+        cut = self._plans(view, cell).best(mean)
+        rate = cut.gain / cut.ms
+        price = _price(cut, rate * clock.slope_ms(cut.tokens))
+        floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2
+        return Market.at(price, rate, floor, self._ratio, self._token(cell, price), self._beliefs)
+
+    def _token(self, cell: Ints, price: float) -> Floats:
+        """[cells] what an emitted token counts; its mean over the tokens of these requests is about 1.
+
+        A request has to get through its hard stretches too, and is seated for as long as they take: with all
+        seats taken, more tokens a second means less time per token, which is a rent per forward, the same for
+        all, and the price of its query tokens. So tokens count what they cost, as far as a stretch lasts.
+        That is eq. 3's common ρ.
+        """
+        menus = self.menus
+        requests = np.bincount(cell, minlength=menus.n.shape[1])
+        rent = float(menus.net(price) @ requests) / len(cell)
+        cost, pace = menus.cost(price, rent)
+        made = pace * requests
+        return (cost * (made.sum() / (cost @ made))) ** LASTING
+
+    def _plans(self, view: View, cell: Ints) -> Swept:
+        """The hulls of all requests' menus, merged."""
+        menus = self.menus
+        if self._merged.menus is not menus:
+            self._merged = Merged(menus)
+        prefix = view.prefix.astype(np.float64)
+        return self._merged.sweep(base_of(view), cell, prefix, 1 + self._ratio * prefix)
+
+
+def base_of(view: View) -> Base:
+    """Every request's first slot, which always emits a token or begins a draft."""
+    read = float(view.pairs + view.prefix.sum())
+    return Base(float(view.tokens + len(view)), read, float(len(view)))
+
+
+def _price(cut: Cut, smooth: float) -> float:
+    """μ: where T is smooth it is ρ·T_N; at a kink it lies between its neighbours' Δy/Δn."""
+    return min(max(smooth, cut.following), cut.last)
