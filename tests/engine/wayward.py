@@ -35,6 +35,7 @@ class Wayward:
         """Nothing has to be."""
 
     def again(self, requests):
+        del requests
         return False
 
     def observe(self, view, plan, outcome):

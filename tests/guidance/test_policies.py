@@ -14,9 +14,10 @@ from recguide.core import ParameterError
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.history import History
 from recguide.guidance.market import MarketMaker
+from recguide.guidance.markets import Markets
 from recguide.guidance.paper import Paper, overlap
 from recguide.guidance.policy import policy_named
-from recguide.guidance.price import PROBE_AFTER, PROBE_SHARE, Price
+from recguide.guidance.price import KEPT, PROBE_AFTER, PROBE_SHARE, Price
 from recguide.guidance.rho import best_rho, choices, round_ms, table_rho
 from recguide.guidance.value import prior
 from recguide.guidance.view import Branches, Outcome, Plan, View
@@ -177,6 +178,48 @@ def test_idle_requests_probe_and_hardly_cost_anything(requests):
     assert drafting <= 0.03 * (4000 // requests + 400)
     fresh = policy.decide(view(requests, previous=1))
     assert not fresh.block.any()
+
+
+def test_plain_steps_go_on_unasked_for_a_while_and_until_a_probe_is_due():
+    policy = Price(table(0.9), clock(fixed=0.1, each=0.05))
+
+    def kept():
+        policy.decide(view(1, previous=1))
+        return sum(policy.again(1) for _ in range(2 * KEPT))
+
+    steps = [kept() for _ in range(120)]
+    assert steps[0] == KEPT
+    assert steps[-1] == 0
+    assert policy.decide(view(1, previous=1, idle=PROBE_AFTER + np.zeros(1, np.int64))).block[0]
+    assert kept() == KEPT
+
+
+def test_a_market_is_prepared_for_one_step_of_like_requests():
+    beliefs, at = Beliefs(table(hazards=np.linspace(0.4, 0.02, 10))), clock(free=128)
+    maker = MarketMaker(beliefs, at)
+    markets = Markets(maker, at)
+    seen, others, many = view(8, previous=16), view(9, previous=4), view(20, previous=16)
+
+    def now(of):
+        return markets.now(of, beliefs.cell(of))
+
+    def made(of):
+        return maker.made(of, beliefs.cell(of))
+
+    for of, expected in ((others, seen), (many, many)):
+        markets.prepare(seen, beliefs.cell(seen))
+        assert now(of).price == made(expected).price
+        assert now(of).price == made(of).price  # nothing is prepared any more
+
+
+def test_a_few_requests_that_were_met_before_have_their_own_market():
+    beliefs, at = Beliefs(table(hazards=np.linspace(0.4, 0.02, 10))), clock(free=128)
+    markets = Markets(MarketMaker(beliefs, at), at)
+    one, other = view(2, previous=[16, 4]), view(2, previous=4)
+    first = markets.now(one, beliefs.cell(one))
+    markets.prepare(other, beliefs.cell(other))
+    again = view(2, previous=[4, 16])
+    assert markets.now(again, beliefs.cell(again)) is first
 
 
 # --- learning -----------------------------------------------------------------------------------------------

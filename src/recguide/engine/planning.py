@@ -80,6 +80,7 @@ class Planner:
         self.planned = Planned()
         self._policy = policy
         self._batching, self._pads = batching_named(batching), batching == "padded"
+        self._all_run = batching == "ragged"
         self._rows = rows
         self._most = most
         self._foreseen: tuple[Planned, list[Request], list[int]] | None = None
@@ -156,11 +157,12 @@ class Planner:
             view = _view(requests, given, most, ahead=ahead)
             plan = fitted(policy.decide(view), [request.largest for request in requests])
             decided.append(Decided(policy, requests, view, plan))
+            if self._all_run and name == last:
+                _take_turns(turns, requests, plan, range(len(requests)), 0)
+                break
             waited = np.array([request.waited for request in requests])
             run, tokens = self._batching(view, plan, waited)
             _take_turns(turns, requests, plan, run.tolist(), width(plan) if self._pads else 0)
-            if name == last:
-                break
             read = view.prefix[run]
             given = _Given(
                 tokens,
@@ -286,10 +288,11 @@ def _take_turns(
 ) -> None:
     """Adds the turns of those that run, and says how much room they need."""
     branches = plan.branches
-    columns = (branches.request, branches.slot, branches.head, branches.block)
     of: dict[int, list[tuple[int, int, int]]] = {}
-    for row, slot, head, block in zip(*(column.tolist() for column in columns), strict=True):
-        of.setdefault(row, []).append((slot, head, block))
+    if len(branches.request):
+        columns = (branches.request, branches.slot, branches.head, branches.block)
+        for row, slot, head, block in zip(*(column.tolist() for column in columns), strict=True):
+            of.setdefault(row, []).append((slot, head, block))
     blocks, verified = plan.block.tolist(), plan.verified.tolist()
     for row in run:
         request, mine = requests[row], of.get(row)

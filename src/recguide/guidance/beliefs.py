@@ -96,7 +96,7 @@ class Beliefs:
         return InHand(rows, failing, alive, place)
 
     def slots(self, draft: int, cell: int, margins: Sequence[float]) -> list[tuple[float, float, float]]:
-        """For every slot of one draft, (failing, alive, right): `in_hand` and its first candidate's `candidate`.
+        """(failing, alive, right) for every slot of one draft: as `in_hand`, and as `candidate` of its first.
 
         Args:
             draft: slots.

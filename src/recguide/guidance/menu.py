@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recguide.guidance.arrays import Floats, Ints
+from recguide.guidance.arrays import Floats
 from recguide.guidance.hull import Hulls, hulls
 from recguide.guidance.outlook import Outlook
 

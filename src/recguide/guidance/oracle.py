@@ -44,9 +44,10 @@ class Oracle:
         return Plan(block, verified, Branches.none())
 
     def prepare(self, view: View) -> None:
-        """Nothing has to be."""
+        """Nothing has to be ready."""
 
     def again(self, requests: int) -> bool:
+        del requests
         return False
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:

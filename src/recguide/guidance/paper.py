@@ -59,10 +59,10 @@ class Paper:
         return whole_blocks(view, block, branches)
 
     def prepare(self, view: View) -> None:
-        """Nothing has to be."""
+        """Nothing has to be ready."""
 
     def again(self, requests: int) -> bool:
-        """It does not plan plain steps of its own."""
+        del requests
         return False
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:

@@ -29,7 +29,7 @@ class Policy(Protocol):
         ...
 
     def again(self, requests: int) -> bool:
-        """Whether so many requests, all of which take plain steps, go on with them unasked; told each time."""
+        """Whether so many requests, all of which took plain steps, take one more unasked; told each time."""
         ...
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:

@@ -84,7 +84,7 @@ class Price:
         """
         together = _together(len(view))
         self._save(len(view), plan.all_tokens)
-        if self._probes < together * PROBE_COST:
+        if self._probes < together * PROBE_COST or view.idle.max() < PROBE_AFTER:
             return plan
         steps = (plan.verified == 1) & (view.draft == 0) & (view.remaining >= PROBE_BLOCK)
         idle = np.where(steps, view.idle, 0)

@@ -41,6 +41,7 @@ class Overlap:
         """Nothing has to be."""
 
     def again(self, requests: int) -> bool:
+        del requests
         return False
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
