@@ -1,7 +1,8 @@
 """Simulation: the engine's rounds over drawn or recorded acceptances, with a cost table for a clock.
 
 It calls the policies that the engine calls, on the same views. What it leaves out: prefill, the host's own
-time, memory, and that plain steps which run ahead are planned once for several. Deterministic by the traffic's and the arrivals' seeds.
+time, memory, and that plain steps which run ahead are planned once for several. Deterministic by the
+traffic's and the arrivals' seeds.
 """
 
 from __future__ import annotations
