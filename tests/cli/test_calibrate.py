@@ -74,6 +74,7 @@ def test_a_trace_without_a_block_is_refused_by_name(cli, tmp_path):
     result = cli("calibrate", "--from-trace", str(trace))
     assert result.exit_code == 2
     assert "no round has a block of 32" in result.stderr
+    assert "fixed-32" in result.stderr
 
 
 @pytest.mark.parametrize(

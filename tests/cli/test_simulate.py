@@ -36,6 +36,7 @@ def test_the_same_seed_says_the_same(cli):
         (("--cost", "nowhere.json"), "nowhere.json"),
         (("--batching", "none"), "ragged"),
         (("-c", "0"), "load"),
+        (("-c", "8", "--texts", "8", "--policy", "fixed", "--length", "64"), "raise --texts"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(cli, arguments, said):

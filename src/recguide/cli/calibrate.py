@@ -28,6 +28,10 @@ BINS = 24
 ROUNDS_A_BIN = 400
 """Fewer bins are made where there are fewer rounds; every place makes five."""
 
+LONGER = "the texts are too short or too few: raise --max-tokens, or give more prompts"
+OTHER_POLICIES = "record more traffic, or some under a policy that tries it, such as fixed-32"
+"""What to do where a block was never tried."""
+
 
 @fills(load=loading)
 def calibrate(
@@ -99,7 +103,7 @@ def calibrate(
         templates = chat, template_arguments(chat_template_kwargs)
         records, where = _measured(model, load, _read(prompts, limit), templates, settings)
     rounds = Rounds.of(records)
-    table = _fitted(rounds, where, signal, bins)
+    table = _fitted(rounds, where, signal, bins, LONGER if recorded is None else OTHER_POLICIES)
     judged = _judged(rounds, signal, len(table.edges) + 1)
     file = place(where) if output is None else output
     table.save(file)
@@ -206,12 +210,15 @@ def _recorded(files: Sequence[Path]) -> tuple[Recorded, Conditions]:
 # --- what is made of it -------------------------------------------------------------------------------------
 
 
-def _fitted(rounds: Rounds, where: Conditions, signal: str, bins: int) -> ValueTable:
-    from recguide.guidance.fitting import fit
+def _fitted(rounds: Rounds, where: Conditions, signal: str, bins: int, remedy: str) -> ValueTable:
+    from recguide.guidance.fitting import TooFewRounds, fit
 
     most = max(1, min(bins, len(rounds) // ROUNDS_A_BIN))
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return fit(rounds, where, signal=signal, bins=most, measured_at=now)
+    try:
+        return fit(rounds, where, signal=signal, bins=most, measured_at=now)
+    except TooFewRounds as error:
+        raise TooFewRounds(f"{error}; {remedy}") from error
 
 
 def _judged(rounds: Rounds, signal: str, bins: int) -> Reliability | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from recguide.cli.console import out, print_json, steps
+from recguide.cli.console import note, out, print_json, steps
 from recguide.cli.options import Json
 
 if TYPE_CHECKING:
@@ -85,9 +85,12 @@ def simulate(
                 prefix=prefix,
                 seed=seed,
             )
-            rows.append(
-                (seats, name, run(_traffic(process, trace, seats, length, seed), each, clock, much, mode))
-            )
+            tally = run(_traffic(process, trace, seats, length, seed), each, clock, much, mode)
+            if not tally.forwards:
+                raise typer.BadParameter(
+                    f"of {much.texts} texts none is left to count at --load {seats}: raise --texts"
+                )
+            rows.append((seats, name, tally))
     if json_output:
         settings = {"process": process if trace is None else str(trace), "cost": cost, "batching": batching}
         print_json({**settings, "seed": seed, "rows": [_row(*row) for row in rows]})
@@ -145,8 +148,12 @@ def _row(seats: int, name: str, tally: Tally) -> dict[str, Any]:
 
 def _show(rows: list[tuple[int, str, Tally]]) -> None:
     grid = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("load", "policy", "tok/s", "tok/s each", "N", "price", "blocks begun", "reused of branches"):
-        grid.add_column(head, justify="left" if head in ("policy", "blocks begun") else "right")
+    for head in ("load", "policy", "tok/s", "tok/s each", "N", "price", "reused", "blocks begun"):
+        grid.add_column(
+            head,
+            justify="left" if head in ("policy", "blocks begun") else "right",
+            no_wrap=head != "blocks begun",
+        )
     for seats, name, tally in rows:
         forwards = max(1, tally.forwards)
         price = sum(price for _, price, _ in tally.prices) / forwards
@@ -154,13 +161,17 @@ def _show(rows: list[tuple[int, str, Tally]]) -> None:
             str(seats),
             name,
             f"{tally.throughput:,.0f}",
-            f"{tally.request_rate:,.1f}",
+            f"{tally.request_rate:,.1f}" if tally.rates else "",
             f"{tally.query_tokens / forwards:.0f}",
             f"{price:.3f}" if price else "",
-            _blocks(tally),
             f"{tally.reused.total()} of {tally.branches.total()}" if tally.branches else "",
+            _blocks(tally),
         )
     out().print(grid)
+    note(
+        "N: query tokens a forward; price: tokens that one more query token has to bring; reused: branches that "
+        "became the next draft; blocks begun: drafts by their largest size"
+    )
 
 
 def _blocks(tally: Tally) -> str:

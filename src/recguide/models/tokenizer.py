@@ -59,7 +59,8 @@ class Tokenizer:
         Raises ParameterError for text with half a surrogate pair, which has no bytes.
         """
         _check_unicode(text, "prompt")
-        return self._backend.encode(text, add_special_tokens=add_special_tokens)
+        # verbose: it would warn of a length that the engine refuses by name
+        return self._backend.encode(text, add_special_tokens=add_special_tokens, verbose=False)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of token ids. Bytes that are no whole character come out as U+FFFD.
