@@ -169,8 +169,8 @@ def _show(rows: list[tuple[int, str, Tally]]) -> None:
         )
     out().print(grid)
     note(
-        "N: query tokens a forward; price: tokens that one more query token has to bring; reused: branches that "
-        "became the next draft; blocks begun: drafts by their largest size"
+        "N: query tokens a forward; price: tokens that one more query token has to bring; reused: branches "
+        "that became the next draft; blocks begun: drafts by their largest size"
     )
 
 
