@@ -75,16 +75,14 @@ class Flat:
     Raises RecGuideError, naming the row, if they cannot run together.
     """
 
-    __slots__ = ("_prefixes", "_stems", "rows", "starts", "structure")
+    __slots__ = ("_begins", "rows", "starts", "structure")
 
     def __init__(self, rows: Sequence[Row], tables: Tables, page_size: int) -> None:
         self.rows = rows
         self.structure = structure_of(rows)
         _check(rows, self.structure, tables, page_size)
-        self._stems, self._prefixes = np.array(
-            [[row.stem for row in rows], [row.prefix for row in rows]], np.int32
-        )
-        self.starts = self._stems + self._prefixes
+        self._begins = np.array([[row.stem for row in rows], [row.prefix for row in rows]], np.int32)
+        self.starts = self._begins[0] + self._begins[1]
 
     @property
     def tokens(self) -> int:
@@ -101,7 +99,8 @@ class Flat:
 
     @property
     def packed_rows(self) -> list[Row]:
-        return [self.rows[i] for i in self.structure.packed.tolist()]
+        rows = self.rows
+        return [rows[i] for i in self.structure.packed.tolist()]
 
     def fill(
         self,
@@ -129,27 +128,33 @@ class Flat:
         """Writes what `fill_structure` leaves out."""
         n, lies, facts, positions = self.tokens, self.structure, arrays["facts"], arrays["positions"]
         arrays["tokens"][:n] = list(chain.from_iterable([row.tokens for row in self.packed_rows]))
-        facts[STEM, :n] = self._stems[lies.row]
-        facts[PREFIX, :n] = self._prefixes[lies.row]
-        np.add(self.starts[lies.row], lies.facts[SLOT], out=positions[:n])
+        facts[STEM:, :n] = self._begins.take(lies.row, 1)
+        np.add(self.starts.take(lies.row), lies.facts[SLOT], out=positions[:n])
         self._fill_cache(arrays, tables, page_size)
         self._fill_work(arrays, tiling, recent)
 
     def _fill_cache(self, arrays: Arrays, tables: Tables, page_size: int) -> None:
         """Block tables, and where the causal tokens' KV goes."""
         block_tables, written = arrays["block_tables"], self.structure.written
-        for index, table in enumerate(tables):
-            block_tables[index, : len(table)] = table
+        for row, table in zip(block_tables, tables, strict=False):
+            row[: len(table)] = table
+        if not written:
+            return
         positions = arrays["positions"][:written]
         page = positions // page_size
-        beyond = block_tables[self.structure.facts[REQUEST, :written], page] - page
-        np.add(beyond * page_size, positions, out=arrays["kv_slots"][:written])
+        # Of flat indices, as two of them at once take NumPy several times as long.
+        where = self.structure.facts[REQUEST, :written] * block_tables.shape[1]
+        where += page
+        beyond = block_tables.reshape(-1).take(where)
+        beyond -= page
+        beyond *= page_size
+        np.add(beyond, positions, out=arrays["kv_slots"][:written])
 
     def _fill_work(self, arrays: Arrays, tiling: Tiling | None, recent: RecentWork | None) -> None:
         if tiling is None:
             return
         lies = self.structure
-        prefixes, stems = self._prefixes[lies.packed], self._stems[lies.packed]
+        stems, prefixes = self._begins.take(lies.packed, 1)
         rows = RowColumns(lies.requests, prefixes, stems, lies.causal, lies.lengths)
         make = work_list if recent is None else recent.work_list
         arrays["order"][: self.tokens], work = make(rows, tiling)

@@ -77,7 +77,11 @@ def _remembered(order: Ints, work: Ints, rows: RowColumns, tiling: Tiling) -> _K
     row = np.arange(len(rows.length)).repeat(rows.length)[order[:, TOKEN]]
     is_item = work[:, TOKENS] > 0
     is_item[tiling.programs] = False  # the row on split tiles
-    queries, tile_of_item = np.unique(work[is_item, QUERY], return_inverse=True)
+    query = work[is_item, QUERY]
+    begins = np.zeros(len(order), np.bool_)
+    begins[query] = True
+    queries = begins.nonzero()[0]
+    tile_of_item = begins.cumsum()[query] - 1
     tile = np.full(len(work), len(queries))
     tile[is_item] = tile_of_item
     flying = np.zeros(len(queries), np.int32)
@@ -88,7 +92,7 @@ def _remembered(order: Ints, work: Ints, rows: RowColumns, tiling: Tiling) -> _K
         work=work,
         row=row,
         ahead=order[:, SEEN] - (rows.prefix + rows.stem)[row],
-        queries=queries.astype(np.intp),
+        queries=queries,
         flying=flying,
         blocks=blocks.tobytes(),
         tile=tile,

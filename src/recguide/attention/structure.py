@@ -21,7 +21,7 @@ Index = NDArray[np.intp]
 KEPT = 256
 """Structures that are kept."""
 
-KEPT_TOKENS = 512
+KEPT_TOKENS = 1024
 """Structures of more tokens are not: so many rows hardly ever lie the same way twice."""
 
 _Form = tuple[int, bool, bool, int, tuple[int, ...], tuple[int, ...]]

@@ -13,6 +13,11 @@ from recguide.engine.request import Request
 from recguide.engine.rounds import Verdict
 from recguide.speculation.rows import BranchKind, Phase
 
+_PREFILLS, _DRAFTS, _VERIFIES = Phase.PREFILL, Phase.DRAFT, Phase.VERIFY
+_FROM_PREFILL, _PLAIN = (Origin.PREFILL,), (Origin.AR,)
+_ACCEPTED, _REUSED, _BONUS, _CORRECTION = Origin.ACCEPTED, Origin.REUSED, Origin.BONUS, Origin.CORRECTION
+"""Looked up once: an enumeration answers slowly, and these are asked for every request in every step."""
+
 
 @light
 class Advanced:
@@ -36,14 +41,15 @@ def advance(request: Request, verdict: Verdict) -> Advanced:
     Text is needed only if it may end the request: a request with stop strings is never run past one.
     """
     layout, start = verdict.layout, len(request.emitted)
+    phase = layout.phase
     drafted_by = request.draft.branch if request.draft is not None else None
     request.draft = verdict.draft
-    if layout.phase is Phase.PREFILL:
+    if phase is _PREFILLS:
         request.cached += len(layout.rows[0].tokens)
         request.prompt_logprobs += verdict.prompt_logprobs
         if request.remaining == 0 and request.cached == request.prefill_end:
             request.finish_reason = FinishReason.LENGTH
-    elif layout.phase is Phase.VERIFY:
+    elif phase is _VERIFIES:
         request.cached += len(verdict.tokens)
     if verdict.tokens:
         try:
@@ -124,20 +130,17 @@ def _chunk(
     )
 
 
-_FROM_PREFILL, _PLAIN = (Origin.PREFILL,), (Origin.AR,)
-
-
 def _origins(done: Advanced) -> tuple[Origin, ...]:
     """How each emitted token came to be; the round's last verdict is a correction or the bonus."""
     verdict, layout = done.verdict, done.verdict.layout
-    if layout.phase is Phase.PREFILL:
+    if layout.phase is _PREFILLS:
         return _FROM_PREFILL
     if len(layout.block) == 1:
         return _PLAIN
-    matched = Origin.ACCEPTED if done.drafted_by is None else Origin.REUSED
+    matched = _ACCEPTED if done.drafted_by is None else _REUSED
     if not done.request.method.verifies:
         matched = Origin.DIFFUSION
-    last = Origin.BONUS if verdict.acceptance == len(layout.block) else Origin.CORRECTION
+    last = _BONUS if verdict.acceptance == len(layout.block) else _CORRECTION
     return (matched,) * (verdict.acceptance - 1) + (last,)
 
 
@@ -147,12 +150,12 @@ def _count(request: Request, verdict: Verdict, kept: int) -> None:
     if layout.branches and layout.draft is None:
         stats.continued += 1
         stats.begun += verdict.reused is not None and request.finish_reason is None
-    if layout.phase is Phase.PREFILL:
+    if layout.phase is _PREFILLS:
         stats.prefill_forwards += 1
         return
     stats.forwards += 1
     stats.query_tokens += layout.query_tokens
-    if layout.phase is Phase.DRAFT:
+    if layout.phase is _DRAFTS:
         return
     stats.untrimmed += verdict.acceptance
     stats.blocks[len(layout.block)] += 1
@@ -163,7 +166,8 @@ def _count(request: Request, verdict: Verdict, kept: int) -> None:
     stats.matched[matched] += 1
     stats.drafted += len(layout.block) - 1
     stats.accepted += matched
-    stats.branches.update(branch.kind.value for branch in layout.branches)
+    for branch in layout.branches:
+        stats.branches[branch.kind.value] += 1
     if request.finish_reason is not None:
         return  # nothing follows that a branch could have prepared
     if verdict.covered is not None:

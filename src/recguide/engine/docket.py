@@ -32,8 +32,14 @@ def spans_of(plan: Sequence[Scheduled]) -> list[list[slice]]:
     at = 0
     each: list[list[slice]] = []
     for scheduled in plan:
+        rows = scheduled.layout.rows
+        if len(rows) == 1:
+            end = at + len(rows[0].wanted)
+            each.append([slice(at, end)])
+            at = end
+            continue
         spans: list[slice] = []
-        for row in scheduled.layout.rows:
+        for row in rows:
             end = at + len(row.wanted)
             spans.append(slice(at, end))
             at = end
@@ -60,7 +66,7 @@ def docket_of(plan: Sequence[Scheduled], room: SettleShape | None) -> Docket:
                 not request.method.verifies,
                 request.stops,
                 layout.branches,
-                [span.start for span in rows[1:]],
+                [span.start for span in rows[1:]] if layout.branches else (),
             )
             if room.fits(block):
                 places.append(len(judged))

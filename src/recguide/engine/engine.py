@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from time import monotonic
 
@@ -35,7 +36,7 @@ from recguide.engine.flown import Flown, Landing
 from recguide.engine.judging import Judge
 from recguide.engine.observing import Observer, Watch
 from recguide.engine.picking import Unpickable, UnpickableLogits
-from recguide.engine.plan import Turn, lay_out
+from recguide.engine.plan import lay_out
 from recguide.engine.planning import Planner, observe, remember
 from recguide.engine.request import Request, Sampling
 from recguide.engine.rounds import Decision
@@ -53,10 +54,13 @@ from recguide.speculation.edits import edits_logits, stop_tokens
 from recguide.speculation.filters import filters
 from recguide.speculation.grammar import Grammars, Matcher
 from recguide.speculation.methods import Method, method_named
-from recguide.speculation.rows import Layout, Phase
+from recguide.speculation.rows import Phase
 from recguide.speculation.slots import Picker
 
 _LOG = logging.getLogger(__name__)
+
+_PREFILLS = Phase.PREFILL
+"""Looked up once: an enumeration answers slowly."""
 
 
 class Engine:
@@ -109,6 +113,9 @@ class Engine:
         self._ahead: Ready | None = None
         identity = identity or Identity()
         self._policies = Policies(config, self.runner, identity)
+        self._rows = partial(
+            lay_out, mask=self.vocabulary.mask, diffusion_adapter=self._backbone.diffusion_adapter
+        )
         self._planner = Planner(self._policies.named, config.batching, self._rows, config.max_batch_tokens)
         self._flown = Flown()
         self._tracer = (
@@ -236,7 +243,8 @@ class Engine:
         flown, done = self._flown.landing, list[Advanced]()
         emitted: list[tuple[Request, Chunk]] = []
         for scheduled, decision in zip(flight.plan, decisions, strict=True):
-            self._advance(scheduled.request, decision, done, flown)
+            if decision is not None:
+                self._advance(scheduled.request, decision, done, flown)
         if self._flight is None:
             self._launch()
         for advanced in done:
@@ -303,18 +311,17 @@ class Engine:
         self._flown.launched(self._planner.planned)
         return flight
 
-    def _advance(
-        self, request: Request, decision: Decision | None, done: list[Advanced], flown: Landing
-    ) -> None:
+    def _advance(self, request: Request, decision: Decision, done: list[Advanced], flown: Landing) -> None:
         """What the next layout depends on."""
-        if decision is None or request.finish_reason is not None:
+        if request.finish_reason is not None:
             return
         if isinstance(decision, Unpickable):
             self._fail(request, decision)
             return
         if self._tracer is not None:
             self._tracer.note(request, decision, flown.planned.price, flown.ms)
-        remember(request, decision)
+        if request.history is not None:
+            remember(request.history, decision)
         try:
             done.append(advance(request, decision))
         except UndecodableTokens as error:
@@ -323,7 +330,7 @@ class Engine:
             return
         if request.finish_reason is not None:
             self._leave(request)
-        elif decision.layout.phase is Phase.PREFILL and request.emitted:
+        elif decision.layout.phase is _PREFILLS and request.emitted:
             self._scheduler.share(request)
 
     def _publish(self, advanced: Advanced, emitted: list[tuple[Request, Chunk]]) -> None:
@@ -408,16 +415,6 @@ class Engine:
         for request in self._scheduler.clear():
             request.error, request.finish_reason = fault, FinishReason.ABORT
         return fault
-
-    def _rows(self, request: Request, index: int, chunk: int, turn: Turn | None) -> Layout:
-        return lay_out(
-            request,
-            index,
-            self.vocabulary.mask,
-            chunk,
-            diffusion_adapter=self._backbone.diffusion_adapter,
-            turn=turn,
-        )
 
     def method_for(self, params: SamplingParams) -> Method:
         """The method that a request with these parameters gets; ParameterError if the model cannot run it."""

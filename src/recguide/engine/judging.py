@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -114,10 +115,14 @@ class _Said:
 
     def __init__(self, output: StepOutput, judged: Sequence[Judged]) -> None:
         tokens, candidates, bad = output.integers.tolist()
-        p1, p2, entropies, self._logprobs = output.reals.tolist()
-        self._answers = Answers(tokens, p1, p2, candidates, entropies)
+        p1, _, entropies, self._logprobs = output.reals.tolist()
+        margins = np.subtract(output.reals[0], output.reals[1], dtype=np.float64).tolist()
+        self._answers = Answers(tokens, p1, margins, candidates, entropies)
         self._bad: list[int] | None = bad if any(bad) else None
-        longest = max([len(block.block) for block in judged], default=0)
+        self._settled: list[Settled] = []
+        if not judged:
+            return
+        longest = max([len(block.block) for block in judged])
         self._settled = [
             Settled._make((*verdict[:VERDICT], verdict[VERDICT:]))
             for verdict in output.verdicts[: len(judged), : VERDICT + longest].tolist()

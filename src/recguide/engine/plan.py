@@ -29,21 +29,22 @@ class Turn(NamedTuple):
 def lay_out(
     request: Request,
     index: int,
-    mask: int | None,
     chunk: int,
+    turn: Turn | None,
     *,
+    mask: int | None,
     diffusion_adapter: bool,
-    turn: Turn | None = None,
 ) -> Layout:
     """The request's rows for the next forward; `index` is its place in the batch.
 
-    At most `chunk` tokens are prefilled. A verified block is never longer than what may still be emitted, so
-    nothing is drafted past the cap; block diffusion keeps whole blocks, since their length shapes its text.
+    At most `chunk` tokens are prefilled; with 0 of them the request decodes. A verified block is never longer
+    than what may still be emitted, so nothing is drafted past the cap; block diffusion keeps whole blocks,
+    since their length shapes its text.
 
     Args:
         turn: what a policy planned; None goes by the request's method and block size.
     """
-    if request.cached < request.prefill_end:
+    if chunk:
         end = min(request.cached + chunk, request.prefill_end)
         picks = end == request.prefill_end and not request.emitted and request.remaining > 0
         scored = min(end, len(request.prompt) - 1) - request.cached if request.is_scoring else 0

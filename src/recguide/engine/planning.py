@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from recguide.engine.rounds import Verdict
 from recguide.engine.scheduler import Scheduled
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.batching import batching_named, width
+from recguide.guidance.history import History
 from recguide.guidance.policy import Policy
 from recguide.guidance.view import Branches, Head, Outcome, Plan, View
 from recguide.speculation.rows import BranchKind, Layout, Phase
@@ -99,7 +101,7 @@ class Planner:
 
     def __call__(self, request: Request, index: int, chunk: int) -> Layout | None:
         turn = self.planned.turns.get(request)
-        if turn is None and request.policy is not None and request.cached >= request.prefill_end:
+        if turn is None and request.policy is not None and not chunk:
             return None
         return self._rows(request, index, chunk, turn)
 
@@ -209,14 +211,13 @@ def _chosen(
     A request whose prefill ends in this forward is among them: its last token emits, so it is like the seed
     of an AR step.
     """
-    chosen: list[Request] = []
+    chosen = [request for request in decoding if request.policy is not None]
     given = _Given()
-    for request in decoding:
-        if request.policy is not None:
-            chosen.append(request)
-        else:
-            tokens = len(request.draft.tokens) if request.draft is not None else request.block
-            given = given.and_(tokens, request.cached)
+    if len(chosen) < len(decoding):
+        others = [request for request in decoding if request.policy is None]
+        tokens = [request.block if request.draft is None else len(request.draft.tokens) for request in others]
+        read = [request.cached for request in others]
+        given = _Given(sum(tokens), sum(read), sum(map(mul, tokens, read)))
     for request, tokens in prefill:
         opens = _opens(request, tokens)
         given = given.and_(tokens - opens, request.cached)
@@ -317,10 +318,10 @@ def _came_true(requests: Sequence[Request], cached: Sequence[int], chosen: Seque
 # --- what came of it ----------------------------------------------------------------------------------------
 
 
-def remember(request: Request, verdict: Verdict) -> None:
-    """Tells the request's history of a verified round."""
-    if request.history is not None and verdict.layout.phase is Phase.VERIFY:
-        request.history.add(len(verdict.layout.block), verdict.acceptance, verdict.entropies)
+def remember(history: History, verdict: Verdict) -> None:
+    """Tells a request's history of a verified round."""
+    if verdict.layout.phase is Phase.VERIFY:
+        history.add(len(verdict.layout.block), verdict.acceptance, verdict.entropies)
 
 
 def observe(planned: Planned, verdicts: dict[Request, Verdict]) -> None:

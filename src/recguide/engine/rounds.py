@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import sub
 from typing import NamedTuple
 
 import torch
@@ -48,6 +47,9 @@ class Verdict:
     entropies: Sequence[float] = ()
 
 
+_DRAFTS = Phase.DRAFT
+"""Looked up once: an enumeration answers slowly."""
+
 Decision = Verdict | Unpickable
 """A verdict, or why there is none."""
 
@@ -58,13 +60,14 @@ class Answers:
 
     tokens: list[int]
     p1: list[float]
-    p2: list[float]
+    margins: list[float]
     candidates: list[int]
     entropies: list[float]
 
     @staticmethod
     def of(picks: Picks) -> Answers:
-        columns = (picks.tokens, picks.p1, picks.p2, picks.candidates, picks.entropy)
+        margins = picks.p1.double() - picks.p2.double()
+        columns = (picks.tokens, picks.p1, margins, picks.candidates, picks.entropy)
         return Answers(*(column.tolist() for column in columns))
 
 
@@ -154,7 +157,7 @@ def _padded(lists: Sequence[Sequence[int]], fill: int) -> Tensor:
 def _unjudged(scheduled: Scheduled, spans: Sequence[slice], answers: Answers) -> Verdict:
     """A forward that emits nothing: a prefill chunk, or a draft forward that fills (some of) its slots."""
     request, layout = scheduled.request, scheduled.layout
-    if layout.phase is not Phase.DRAFT:
+    if layout.phase is not _DRAFTS:
         return Verdict(layout)
     (row,) = layout.rows
     filled = _fill(request.draft or known_draft(row), row, spans[0], answers)
@@ -175,35 +178,39 @@ def _masked_again(draft: Draft, row: Row) -> Draft:
 
 def _fill(draft: Draft, row: Row, span: slice, answers: Answers, branch: BranchKind | None = None) -> Draft:
     """The draft, complete, with the picks of the row's wanted slots and their statistics."""
-    tokens, margins, candidates = list(draft.tokens), list(draft.margins), list(draft.candidates)
-    likely = list(draft.likely or draft.margins)
-    at = span.start
+    tokens, margins, candidates = draft.tokens, draft.margins, draft.candidates
+    likely, at = draft.likely or margins, span.start
     for run in consecutive(row.wanted):
-        here, there = slice(run[0], run[-1] + 1), slice(at, at + len(run))
-        tokens[here] = answers.tokens[there]
-        likely[here] = answers.p1[there]
-        margins[here] = map(sub, answers.p1[there], answers.p2[there])
-        candidates[here] = answers.candidates[there]
-        at += len(run)
-    return Draft(tuple(tokens), tuple(margins), tuple(candidates), branch=branch, likely=tuple(likely))
+        first, end, to = run[0], run[-1] + 1, at + len(run)
+        tokens = (*tokens[:first], *answers.tokens[at:to], *tokens[end:])
+        margins = (*margins[:first], *answers.margins[at:to], *margins[end:])
+        candidates = (*candidates[:first], *answers.candidates[at:to], *candidates[end:])
+        likely = (*likely[:first], *answers.p1[at:to], *likely[end:])
+        at = to
+    return Draft(tokens, margins, candidates, (), branch, likely)
 
 
 def _verdict(layout: Layout, spans: Sequence[slice], settled: Settled, answers: Answers) -> Verdict:
-    tokens = tuple(settled.tokens[: settled.emitted])
-    reused = layout.branches[settled.reused] if settled.reused >= 0 else None
+    acceptance, emitted, stopped, covered, number, said = settled
+    tokens = tuple(said[:emitted])
+    of = spans[0].start
+    entropies = answers.entropies[of : of + min(acceptance, max(1, len(layout.block) - 1))]
+    if not layout.branches:
+        return Verdict(layout, tokens, acceptance, bool(stopped), entropies=entropies)
+    reused = layout.branches[number] if number >= 0 else None
     draft = None
     if reused is not None:
-        row, span = layout.rows[1 + settled.reused], spans[1 + settled.reused]
+        row, span = layout.rows[1 + number], spans[1 + number]
         draft = _fill(known_draft(row), row, span, answers, reused.kind)
         assert reused.kind is BranchKind.ANY or draft.tokens[0] == tokens[-1], "a branch fits exactly or not"
         draft = draft.seeded(tokens[-1])
     return Verdict(
         layout,
         tokens=tokens,
-        acceptance=settled.acceptance,
-        stopped=settled.stopped,
-        covered=layout.branches[settled.covered] if settled.covered >= 0 else None,
+        acceptance=acceptance,
+        stopped=bool(stopped),
+        covered=layout.branches[covered] if covered >= 0 else None,
         reused=reused,
         draft=draft,
-        entropies=answers.entropies[spans[0]][: min(settled.acceptance, max(1, len(layout.block) - 1))],
+        entropies=entropies,
     )

@@ -131,10 +131,10 @@ class Scheduler:
         self._grow()
         self._admit()
         plan: list[Scheduled] = []
-        decoding: list[Request] = []
-        prefilling: list[Request] = []
-        for request in self.running:
-            (prefilling if request.cached < request.prefill_end else decoding).append(request)
+        prefilling = [request for request in self.running if request.cached < request.prefill_end]
+        decoding = self.running
+        if prefilling:
+            decoding = [request for request in self.running if request.cached >= request.prefill_end]
         rest = self._max_batch_tokens
         if prefilling and self._prefill_first:
             decoding = []
@@ -207,9 +207,7 @@ class Scheduler:
 
     def _grow(self) -> None:
         """Pages for everyone's next round, the oldest first; the youngest give theirs up where pages lack."""
-        for request in list(self.running):
-            if _has_room(request):
-                continue
+        for request in [request for request in self.running if not _has_room(request)]:
             length = _room(request)
             while length > request.table.capacity and request in self.running:
                 try:
@@ -232,6 +230,9 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Admits in order of arrival whom there is room for; a few may pass one who has to wait."""
+        if not self.waiting:
+            self._blocked = None
+            return
         if self._is_stuck():
             return
         prefilling = {id(request.prompt) for request in self.running if request.cached < request.prefill_end}

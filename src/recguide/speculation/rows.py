@@ -200,6 +200,8 @@ def verify(
     `block` may be the beginning of `draft`: what is not verified now is never emitted from it.
     """
     causal = Row(request, prefix, tuple(block), causal=True, wanted=_slots(0, len(block)))
+    if not branches:
+        return Layout(Phase.VERIFY, (causal,), causal.tokens, draft=draft)
     rows = [_branch_row(causal, branch.slot, branch, mask, adapter) for branch in branches]
     return Layout(Phase.VERIFY, (causal, *rows), causal.tokens, tuple(branches), draft=draft)
 
@@ -245,6 +247,8 @@ def fit_branches(branches: Sequence[Branch], block: int, remaining: int) -> tupl
 
     `remaining` tokens may still be emitted; an outcome at slot p emits p of them.
     """
+    if not branches:
+        return ()
     return tuple(
         [
             Branch(branch.kind, branch.slot, min(block, remaining - branch.slot), branch.head)

@@ -95,12 +95,12 @@ class SettleShape:
     def _fill_many(self, words: Words, judged: Sequence[Judged]) -> None:
         """Column by column: most requests are alike."""
         blocks, stops = [one.block for one in judged], [one.stops for one in judged]
-        branches = [one.branches for one in judged]
+        branching = [(row, one) for row, one in enumerate(judged) if one.branches]
         if (
             len(judged) > self.requests
             or max(map(len, blocks)) > self.block
             or max(map(len, stops)) > self.stops
-            or max(map(len, branches)) > self.branches
+            or any(len(one.branches) > self.branches for _, one in branching)
         ):
             raise self._misfit(judged)
         used = len(judged) * self.stride
@@ -112,11 +112,10 @@ class SettleShape:
         table[:, :HEADER] = [(len(one.block), one.cap, one.trusted, one.pick) for one in judged]
         _write(table[:, HEADER:], blocks)
         _write(table[:, HEADER + self.block :], stops)
-        for row, one in zip(table, judged, strict=True):
-            if one.branches:
-                for at, values in enumerate(_branch_words(one)):
-                    start = first + at * self.branches
-                    row[start : start + len(values)] = values
+        for row, one in branching:
+            for at, values in enumerate(_branch_words(one)):
+                start = first + at * self.branches
+                table[row, start : start + len(values)] = values
         words[used : self.words] = 0
 
     def _misfit(self, judged: Sequence[Judged]) -> RecGuideError:
