@@ -11,8 +11,8 @@ OBJECTS = 100_000
 def collect_seldom() -> None:
     """For a process that steps an engine, once everything is loaded.
 
-    A step makes thousands of objects that are freed by their counts alone. Looking through them again and
-    again, and through the model and its libraries now and then, takes as long as half of what a step does.
+    A step makes many objects that are freed by their counts alone, and the model and its libraries are there
+    to stay: looking through either finds nothing, and the step waits for it.
     """
     gc.collect()
     gc.freeze()
