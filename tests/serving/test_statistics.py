@@ -97,7 +97,7 @@ def test_several_choices_add_up_and_each_is_told():
 
 
 def test_branches_are_told_by_kind():
-    (choice,) = answer(method="recguide")
+    (choice,) = answer(method="recguide", block_size=16)
     found = speculative_metrics([choice])
     assert set(found["branches"]) == {"correction", "continuation"}
     for kind, told in found["branches"].items():

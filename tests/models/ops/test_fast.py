@@ -20,6 +20,7 @@ from recguide.models.kernels.tensors import empty_rows
 from recguide.models.ops import fast
 from recguide.models.ops.exact import ExactOps
 from recguide.models.ops.fast import FastOps
+from recguide.models.ops.tiles import MOST_TOKENS
 from recguide.models.ops.torch_ops import TorchOps
 from recguide.models.rotary import inverse_frequencies, query_scale
 
@@ -156,7 +157,10 @@ def test_untouched_tokens_of_a_mixed_forward_are_those_of_a_plain_one(
     mixed = ops.residual(x, y, matrix, norm, delta, on)
     merged = x.double() + y.double() @ delta.folded.merged.double()
     for a, b in zip(plain, mixed, strict=True):
-        assert torch.equal(a[~on], b[~on])
+        if tokens > MOST_TOKENS and small_bytes:  # the library's product, and our own of both matrices
+            close(b[~on], a[~on].double(), dtype)
+        else:
+            assert torch.equal(a[~on], b[~on])
     close(mixed[0][on], merged[on], dtype)
 
 

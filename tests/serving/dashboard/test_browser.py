@@ -181,10 +181,13 @@ def test_nothing_is_wider_than_a_telephone(page, url):
 
 
 def test_a_request_is_shown_round_by_round(page, url):
+    seen(page, "#state[data-state=live]")
+    page.find_element(By.ID, "tab-requests").click()
+    lines = len(page.find_elements(By.CSS_SELECTOR, "#timelines tbody tr"))
     told = ask(url)
     spec = told["metrics"]["speculative_decoding"]
-    page.find_element(By.ID, "tab-requests").click()
-    line = seen(page, "#timelines tbody tr", says("finished"))  # the newest comes first
+    seen(page, f"#timelines tbody tr:nth-child({lines + 1})")
+    line = seen(page, "#timelines tbody tr:first-child", says("finished"))  # the newest comes first
     cells = [cell.text for cell in line.find_elements(By.TAG_NAME, "td")]
     assert int(cells[1]) == told["usage"]["completion_tokens"] - 1  # prefill made the first
     assert int(cells[2]) == sum(spec["blocks"].values())
@@ -202,6 +205,7 @@ def test_a_request_is_shown_round_by_round(page, url):
 def test_an_answer_is_coloured_and_the_same_as_plain_decoding(page):
     page.find_element(By.ID, "tab-chat").click()
     page.find_element(By.NAME, "compare").click()
+    page.find_element(By.NAME, "block_size").send_keys("16")
     page.find_element(By.ID, "message").send_keys(QUESTION + Keys.ENTER)
     seen(page, ".same", says("the same"))
     answer = page.find_element(By.CSS_SELECTOR, ".turn.assistant .said")
