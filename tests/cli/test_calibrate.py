@@ -38,6 +38,7 @@ def test_the_table_is_saved_where_engines_find_it(cli, cache, prompts, tmp_path)
     table = found(wanted)
     assert table is not None
     assert str(file) in result.stderr
+    assert f"{table.rounds} rounds are few" in result.stderr
     assert "mean A" in result.stdout
     header, records = read_trace(trace)
     assert header["conditions"]["fingerprint"] == wanted.fingerprint

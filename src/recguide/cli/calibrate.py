@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 BINS = 24
 ROUNDS_A_BIN = 400
 """Fewer bins are made where there are fewer rounds; every place makes five."""
+FEW_ROUNDS = 4 * ROUNDS_A_BIN
+"""Below, a table says little of how acceptance follows a request's history."""
 
 LONGER = "the texts are too short or too few: raise --max-tokens, or give more prompts"
 OTHER_POLICIES = "record more traffic, or some under a policy that tries it, such as fixed-32"
@@ -118,6 +120,11 @@ def calibrate(
         if supported is not None and recorded is not None:
             _show_support(supported, recorded)
         note(f"saved as {file}")
+    if len(rounds) < FEW_ROUNDS:
+        note(
+            f"{len(rounds)} rounds are few: policies go by this table from now on; calibrate on more prompts, "
+            f"or delete {file}"
+        )
 
 
 # --- what goes in -------------------------------------------------------------------------------------------
