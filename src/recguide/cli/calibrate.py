@@ -122,8 +122,8 @@ def calibrate(
         note(f"saved as {file}")
     if len(rounds) < FEW_ROUNDS:
         note(
-            f"{len(rounds)} rounds are few: policies go by this table from now on; calibrate on more prompts, "
-            f"or delete {file}"
+            f"{len(rounds)} rounds are few, and policies go by this table from now on: calibrate on more "
+            f"prompts, or delete {file}"
         )
 
 
