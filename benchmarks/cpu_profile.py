@@ -51,7 +51,12 @@ def main() -> None:
     for method in ("ar", "linear", "recguide"):
         for temperature in (0.0, 1.0):
             params = SamplingParams(
-                temperature=temperature, seed=1, max_tokens=options.tokens, method=method, ignore_eos=True
+                temperature=temperature,
+                seed=1,
+                max_tokens=options.tokens,
+                method=method,
+                block_size=None if method == "ar" else 16,
+                ignore_eos=True,
             )
             row = {"method": method, "temperature": temperature, **linear_share(llm, params)}
             print({key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()})
