@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 from recguide import LLM
 from recguide.bench.acceptance.process import LABEL, fitted
 from recguide.bench.acceptance.traffic import ReplayTraffic
-from recguide.bench.decoding import Decoding, decode, spread
+from recguide.bench.decoding import Decoding, Sum, decode, spread
 from recguide.bench.forwards import measure
 from recguide.bench.guided.demo import Prompts, rounds_of
 from recguide.bench.guided.figures import bars
@@ -31,7 +31,7 @@ from recguide.bench.results import Target, write_result
 from recguide.bench.tables import text_table
 from recguide.bench.targets import short_table
 from recguide.bench.workload import random_prompts, replay_engine
-from recguide.core import RoundStats, SamplingParams
+from recguide.core import SamplingParams
 from recguide.engine.config import EngineConfig
 from recguide.engine.engine import Engine
 from recguide.guidance.explore import explore
@@ -97,26 +97,6 @@ def ways(study: Study) -> dict[str, Policy | None]:
     }
 
 
-@dataclass(slots=True)
-class Sum:
-    """Everything that one way did, text after text."""
-
-    tokens: int = 0
-    wall_ms: float = 0.0
-    steps: int = 0
-    rates: list[float] = field(default_factory=list[float])
-    stats: RoundStats = field(default_factory=RoundStats)
-
-    def add(self, found: Decoding) -> None:
-        if not found.step_ms:  # the text ended with its first token
-            return
-        self.tokens += found.tokens
-        self.wall_ms += found.wall_ms
-        self.steps += len(found.step_ms)
-        self.rates.append(found.tokens_per_s)
-        self.stats.add(found.stats)
-
-
 def side_by_side(
     subject: Subject, policies: Mapping[str, Policy | None], tokens: int, seconds: float
 ) -> dict[str, Sum]:
@@ -153,7 +133,7 @@ def _decode(
 
 
 def rows_of(model: str, sums: Mapping[str, Sum]) -> list[dict[str, Any]]:
-    speed = {name: 1e3 * one.tokens / one.wall_ms if one.wall_ms else 0.0 for name, one in sums.items()}
+    speed = {name: one.tokens_per_s for name, one in sums.items()}
     published = TABLE_5.get(model, {})
     return [
         {

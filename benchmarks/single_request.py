@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from recguide import LLM
 from recguide.bench.acceptance.process import LABEL, fitted
-from recguide.bench.decoding import Decoding, decode, spread
+from recguide.bench.decoding import Sum, decode, spread
 from recguide.bench.peer import Peer
 from recguide.bench.plain_decoding import LOADS, NEW_TOKENS, PROMPT, load_rows, load_targets, peer_rows
 from recguide.bench.results import Target, write_result
 from recguide.bench.tables import text_table
 from recguide.bench.targets import short_table
 from recguide.bench.workload import random_prompts, replay_engine
-from recguide.core import RoundStats, SamplingParams
+from recguide.core import SamplingParams
 from recguide.engine.config import EngineConfig
 from recguide.engine.engine import Engine
 from recguide.models.loading import Model, load
@@ -79,38 +79,6 @@ class Way:
 
 AR = Way("ar", 1)
 WAYS = (AR, *(Way(method, block) for block in (16, 32) for method in ("linear", "tidar", "recguide")))
-
-
-@dataclass(slots=True)
-class Sum:
-    """Everything that one way of decoding did, text after text."""
-
-    tokens: int = 0
-    wall_ms: float = 0.0
-    timed_ms: float = 0.0
-    graph_ms: float = 0.0
-    rates: list[float] = field(default_factory=list[float])
-    stats: RoundStats = field(default_factory=RoundStats)
-
-    def add(self, found: Decoding) -> None:
-        if not found.step_ms:  # the text ended with its first token
-            return
-        self.tokens += found.tokens
-        self.wall_ms += found.wall_ms
-        if found.graph_ms is not None:
-            self.timed_ms += found.wall_ms
-            self.graph_ms += found.graph_ms
-        self.rates.append(found.tokens_per_s)
-        self.stats.add(found.stats)
-
-    @property
-    def tokens_per_s(self) -> float:
-        return 1e3 * self.tokens / self.wall_ms
-
-    @property
-    def efficiency(self) -> float | None:
-        """Over the texts whose forwards were timed alone, too; None without any."""
-        return self.graph_ms / self.timed_ms if self.timed_ms else None
 
 
 def side_by_side(

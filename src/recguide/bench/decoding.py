@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median, quantiles
 
@@ -43,6 +43,40 @@ class Decoding:
     @property
     def tokens_per_s(self) -> float:
         return 1e3 * self.tokens / self.wall_ms
+
+
+@dataclass(slots=True)
+class Sum:
+    """Everything that one way of decoding did, text after text."""
+
+    tokens: int = 0
+    wall_ms: float = 0.0
+    timed_ms: float = 0.0
+    graph_ms: float = 0.0
+    steps: int = 0
+    rates: list[float] = field(default_factory=list[float])
+    stats: RoundStats = field(default_factory=RoundStats)
+
+    def add(self, found: Decoding) -> None:
+        if not found.step_ms:  # the text ended with its first token
+            return
+        self.tokens += found.tokens
+        self.wall_ms += found.wall_ms
+        self.steps += len(found.step_ms)
+        if found.graph_ms is not None:
+            self.timed_ms += found.wall_ms
+            self.graph_ms += found.graph_ms
+        self.rates.append(found.tokens_per_s)
+        self.stats.add(found.stats)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return 1e3 * self.tokens / self.wall_ms if self.wall_ms else 0.0
+
+    @property
+    def efficiency(self) -> float | None:
+        """Over the texts whose forwards were timed alone, too; None without any."""
+        return self.graph_ms / self.timed_ms if self.timed_ms else None
 
 
 def decode(

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from recguide.serving.settings import ServerSettings
 
 _SERVER, _ENGINE = "Server", "Engine"
-_REPLAYED = {
-    "assembly": "recguide.bench.acceptance.assembly:assemble",
-    "acceptance": "replayed acceptance",
-}
+_REPLAYING = "recguide.bench.acceptance.assembly:assemble"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +175,7 @@ def engine(
 
 def recipe(model: str, load: LoadOptions, engine: dict[str, Any], *, replayed: bool = False) -> Recipe:
     """What the engine's process is told to load and run; it may start in another folder than this one."""
+    from recguide.bench.acceptance.process import LABEL
     from recguide.engine.process import Recipe
 
     options = {
@@ -201,5 +199,5 @@ def recipe(model: str, load: LoadOptions, engine: dict[str, Any], *, replayed: b
             "exact": load.exact,
         },
         engine={name: value for name, value in options.items() if value is not None},
-        **(_REPLAYED if replayed else {}),
+        **({"assembly": _REPLAYING, "acceptance": LABEL} if replayed else {}),
     )
