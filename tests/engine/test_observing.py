@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from time import monotonic
 
 import pytest
 from tests.engine.device import device_engine
@@ -111,6 +112,25 @@ def test_preemptions_are_counted_once():
     params = SamplingParams(max_tokens=80, method="linear")
     _, reports = observed(machine, params, params, params)
     assert sum(report.preempted for report in reports) == machine._scheduler.preemptions > 0
+
+
+def test_each_wait_in_the_queue_is_told_once_whatever_becomes_of_the_request():
+    machine = engine(SCRIPT, kv_cache_tokens=128, page_size=16, max_running=2)
+    params = SamplingParams(max_tokens=80, method="linear")
+    reports = []
+    machine.observer = reports.append
+    machine.add(PROMPT, params, arrived=monotonic() - 100)
+    machine.add(PROMPT, params, arrived=monotonic() + 100)  # clocks of two processes may disagree
+    machine.add(PROMPT, params, arrived=monotonic() - 200)
+    (left,) = machine.add(PROMPT, params)
+    machine.step()
+    machine.abort(left)
+    run(machine)
+    first, *_ = waits = [seconds for report in reports for seconds in report.queued_s]
+    assert 100 <= first < 150
+    assert waits[1:] == [0.0, pytest.approx(225, abs=25)]
+    assert machine._scheduler.preemptions > 0
+    assert reports[0].queued_s == tuple(waits[:2])
 
 
 def test_nobody_is_told_without_an_observer():

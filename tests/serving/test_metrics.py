@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from fastapi import FastAPI
@@ -88,6 +89,24 @@ def test_gauges_say_how_it_is_and_not_how_it_was(metrics):
     assert 0 < value(metrics, "kv_used_ratio") < 1
     run(machine)
     assert value(metrics, "running_requests") == value(metrics, "kv_used_ratio") == 0
+
+
+def test_who_waits_for_a_place_is_seen_to_wait(metrics):
+    machine = engine(Script(PROMPT, ANSWER, SLIPS), max_running=1)
+    machine.observer = metrics.observe
+    for waited_s in (0.0, 30.0):
+        machine.add(PROMPT, SamplingParams(max_tokens=30), arrived=monotonic() - waited_s)
+    machine.step()
+    assert value(metrics, "request_queue_time_seconds_count") == 1
+    run(machine)
+    assert value(metrics, "request_queue_time_seconds_count") == 2
+    assert 30 <= value(metrics, "request_queue_time_seconds_sum") < 60
+    assert (
+        both(metrics.registry, "tiny").get_sample_value(
+            "vllm:request_queue_time_seconds_bucket", {"model_name": "tiny", "engine": "0", "le": "20.0"}
+        )
+        == 1
+    )
 
 
 def test_a_scrape_is_what_a_scraper_can_parse(metrics):

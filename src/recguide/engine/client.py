@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
 from itertools import count
@@ -164,7 +165,7 @@ class AsyncEngine:
             for prompt, params in asks:
                 number = next(self._numbers)
                 self._feeds[number] = chunks.expect(number, params.n)
-                self._link.send(Submit(number, request_id, tuple(prompt), params, deadline))
+                self._link.send(Submit(number, request_id, tuple(prompt), params, time.time(), deadline))
             await chunks.accepted()
         except BaseException:
             chunks.close()

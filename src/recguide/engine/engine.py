@@ -155,7 +155,12 @@ class Engine:
         self._watch.begin(observer)
 
     def add(
-        self, prompt: Sequence[int], params: SamplingParams, *, deadline: float | None = None
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        deadline: float | None = None,
+        arrived: float | None = None,
     ) -> list[Request]:
         """Queues a prompt: one request for each of its n choices.
 
@@ -164,6 +169,7 @@ class Engine:
             params: how it is continued.
             deadline: seconds of `time.monotonic` by when all choices have to be done. One that is not is
                 aborted and carries DeadlineExceeded as its error.
+            arrived: reading of the same clock when it came; None is now.
 
         Raises:
             ParameterError: the parameters, the prompt or their lengths cannot be honoured.
@@ -199,6 +205,7 @@ class Engine:
                 largest=largest,
                 history=History() if policy is not None or traced else None,
                 traced=traced,
+                arrived=monotonic() if arrived is None else arrived,
             )
             for choice, own in enumerate(seeds)
         ]

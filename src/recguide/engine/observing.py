@@ -48,6 +48,7 @@ class Watch:
 
     def tell(self, flight: Flight, done: Sequence[Advanced], planned: Planned) -> None:
         """Reports the step that ended: `planned` so, and `done` is what became of its requests."""
+        queued_s, self._scheduler.queued_s = self._scheduler.queued_s, []
         if self.observer is None:
             return
         since, self._since = self._since, perf_counter()
@@ -72,6 +73,7 @@ class Watch:
                 preempted=self._preemptions - preemptions,
                 price=planned.price,
                 rate=planned.rate,
+                queued_s=tuple(queued_s),
                 rounds=_rounds(done),
             )
         )

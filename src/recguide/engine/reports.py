@@ -50,6 +50,8 @@ class StepReport:
         pages_used, pages_cached, pages: KV pages held by requests, kept for their prefix alone, and in all.
         preempted: requests that lost their KV in this step.
         price, rate: μ and ρ of the plan, 0 without a policy that prices.
+        queued_s: how long each request waited that was admitted since the last report; one that comes back
+            after a preemption has been.
         rounds: what was verified.
     """
 
@@ -69,4 +71,5 @@ class StepReport:
     preempted: int
     price: float
     rate: float
+    queued_s: tuple[float, ...]
     rounds: tuple[RoundReport, ...]

@@ -50,6 +50,7 @@ class Request:
         largest: slots of any block at most.
         history: what its verified rounds say, kept where a policy or a trace asks for it.
         traced: whether a trace takes its rounds down; warm-up is none of them.
+        arrived: when it came, in seconds of `time.monotonic`.
         waited: forwards in a row that batching has left it out of.
         cached: committed length, tokens whose KV later rows may read.
         error: why it was aborted, if the model failed it.
@@ -73,6 +74,7 @@ class Request:
     largest: int = MAX_BLOCK
     history: History | None = None
     traced: bool = False
+    arrived: float = 0.0
     waited: int = 0
     cached: int = 0
     draft: Draft | None = None

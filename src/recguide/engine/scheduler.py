@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
+from time import monotonic
 from typing import Protocol
 
 from recguide.core import light
@@ -68,6 +69,7 @@ class Scheduler:
 
     Attributes:
         preemptions: how often a request has lost its KV to an older one.
+        queued_s: how long each waited that was admitted since this list was last taken.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Scheduler:
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.preemptions = 0
+        self.queued_s: list[float] = []
         self._pool = pool
         self._tree = tree
         self._max_running = max_running
@@ -281,6 +284,7 @@ class Scheduler:
         request.cached = cached
         if request.stats.preemptions == 0:
             request.stats.prefix_hit_tokens = cached
+            self.queued_s.append(max(0.0, monotonic() - request.arrived))
         return True
 
     def _waits_for_twin(self, request: Request, prefilling: set[int]) -> bool:

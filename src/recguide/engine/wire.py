@@ -24,6 +24,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         number: tells requests apart; never used twice.
         request_id: what the client calls it, for logs and traces.
+        sent: when, in seconds since the epoch.
         deadline: seconds since the epoch after which nobody waits for it; None is never.
     """
 
@@ -31,6 +32,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True):
     request_id: str
     prompt: tuple[int, ...]
     params: SamplingParams
+    sent: float
     deadline: float | None = None
 
 

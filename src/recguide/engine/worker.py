@@ -81,8 +81,11 @@ class Worker:
 
     def _submit(self, order: Submit) -> None:
         try:
-            deadline = None if order.deadline is None else order.deadline - time.time() + time.monotonic()
-            requests = self._engine.add(order.prompt, order.params, deadline=deadline)
+            epoch = time.time() - time.monotonic()
+            deadline = None if order.deadline is None else order.deadline - epoch
+            requests = self._engine.add(
+                order.prompt, order.params, deadline=deadline, arrived=order.sent - epoch
+            )
         except RecGuideError as error:
             self._mailbox.send(Emitted((Piece(order.number, failure=failure_of(error)),)))
             return

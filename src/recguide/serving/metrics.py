@@ -30,7 +30,8 @@ _TPF = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 class Metrics:
     """Keeps all metrics in a registry of its own, or in one that is given.
 
-    The seconds that requests report are measured where they are answered, queue and text included.
+    The seconds that requests report are measured where they are answered, queue and text included; those in
+    the queue are the engine's.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -42,6 +43,8 @@ class Metrics:
     def observe(self, report: StepReport) -> None:
         """Counts a step of the engine."""
         self._steps.observe(report)
+        for seconds in report.queued_s:
+            self._requests.queued.observe(seconds)
         if report.rounds:
             self._rounds.observe(RoundTally.of(report.rounds))
 
@@ -207,6 +210,9 @@ class _Requests:
         self.prompt_length = make.histogram("request_prompt_tokens", "Prompt tokens of a request.", _TOKENS)
         self.length = make.histogram("request_generation_tokens", "Tokens of a choice.", _TOKENS)
         self.tpf = make.histogram("request_tokens_per_forward", "TPF of a choice.", _TPF)
+        self.queued = make.histogram(
+            "request_queue_time_seconds", "From a choice's arrival to when it is first scheduled.", _SECONDS
+        )
         self.first_token = make.histogram("time_to_first_token_seconds", "Arrival to first token.", _SECONDS)
         self.between = make.histogram(
             "inter_token_latency_seconds", "From a choice's chunk to its next, of any tokens.", _SECONDS

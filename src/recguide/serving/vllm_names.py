@@ -20,6 +20,7 @@ NAMES: Mapping[str, str] = {
     "recguide:step_query_tokens": "vllm:iteration_tokens_total",
     "recguide:request_prompt_tokens": "vllm:request_prompt_tokens",
     "recguide:request_generation_tokens": "vllm:request_generation_tokens",
+    "recguide:request_queue_time_seconds": "vllm:request_queue_time_seconds",
     "recguide:time_to_first_token_seconds": "vllm:time_to_first_token_seconds",
     "recguide:inter_token_latency_seconds": "vllm:inter_token_latency_seconds",
     "recguide:request_time_per_output_token_seconds": "vllm:request_time_per_output_token_seconds",

@@ -42,7 +42,7 @@ def decoded(*watchers, methods=("recguide", "linear", "ar")):
 
 def report(*rounds, at=0.0):
     """A step with nothing but rounds."""
-    return StepReport(at, 1.0, 0, 0, len(rounds), 0, 0, 0, 1, 0, 1, 0, 2, 0, 0.0, 0.0, rounds)
+    return StepReport(at, 1.0, 0, 0, len(rounds), 0, 0, 0, 1, 0, 1, 0, 2, 0, 0.0, 0.0, (), rounds)
 
 
 def one_round(request, *, finished=False):

@@ -29,6 +29,7 @@ def report(at=1.0, *, running=1, waiting=0, emitted=4, price=0.5, request=0):
         preempted=0,
         price=price,
         rate=2.0,
+        queued_s=(),
         rounds=(RoundReport(request, 16, 16, 4, emitted, "draft", (), None, None, False),),
     )
 
