@@ -61,7 +61,10 @@ def test_measure_makes_a_table_of_this_model_and_device(monkeypatch):
         return [1 + 0.1 * point.tokens + 1e-4 * point.read] * 5
 
     monkeypatch.setattr(ForwardTimer, "__call__", time)
-    found = measure(engine(model), model, largest=64)
+    expected = []
+    found = measure(engine(model), model, largest=64, expect=expected.append)
+    assert len(expected) == 1
+    assert expected[0] > 0
     conditions = found.table.conditions
     assert conditions.fingerprint == model.fingerprint
     assert conditions.settings["dtype"] == "float64"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.guidance.test_cost import HERE
 
-from recguide.bench.profile import ImplausibleProfile, Point, grid, profile
+from recguide.bench.profile import ImplausibleProfile, Point, expected_s, grid, profile
 from recguide.bench.profile_plot import plot_profile
 
 SIZES = (1, 8, 16, 32, 64, 96, 128, 192, 256, 512)
@@ -94,6 +94,22 @@ def test_times_that_the_terms_do_not_explain_are_refused():
 
     with pytest.raises(ImplausibleProfile, match="miss what was measured"):
         profiled(time)
+
+
+def test_three_forwards_say_how_long_all_will_take():
+    asked = []
+
+    def once(point):
+        asked.append(point)
+        return 70 + 3.6 * point.tokens + 0.04 * point.read
+
+    assert expected_s(once, POINTS, times=13) == pytest.approx(13e-3 * sum(once(point) for point in POINTS))
+    assert len(asked[: -len(POINTS)]) == 3
+    assert max(point.tokens for point in asked[:3]) < SIZES[-1]
+
+
+def test_one_forward_alone_is_expected_to_take_what_it_took():
+    assert expected_s(lambda _: 50.0, [Point(1, 1, 16)], times=13) == pytest.approx(0.65)
 
 
 def test_progress_counts_points():

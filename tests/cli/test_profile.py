@@ -39,6 +39,16 @@ def test_the_table_is_saved_where_it_is_found_and_printed(cli, cache):
 
 
 @pytest.mark.usefixtures("timed")
+def test_a_long_wait_is_announced_and_a_short_one_is_not(cli, monkeypatch):
+    for seconds, said in ((5.0, None), (60.0, "about 60 seconds"), (420.0, "about 7 minutes")):
+        monkeypatch.setattr(ForwardTimer, "expected_s", lambda *_, s=seconds: s)
+        result = cli("profile", "toy", "--largest", "32")
+        assert result.exit_code == 0, result.output
+        assert ("this will take" in result.stderr) == (said is not None)
+        assert said is None or said in result.stderr
+
+
+@pytest.mark.usefixtures("timed")
 def test_json_is_one_object_and_the_file_can_be_named(cli, tmp_path):
     file = tmp_path / "mine.json"
     result = cli("profile", "toy", "--largest", "32", "--output", str(file), "--json")

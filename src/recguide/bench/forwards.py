@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 import torch
 
 from recguide.attention.packing import Tables
-from recguide.bench.profile import Point, Profile, grid, profile
+from recguide.bench.profile import Point, Profile, expected_s, grid, profile
 from recguide.core import Row
 from recguide.engine import tables
 from recguide.engine.buckets import QUERY_TOKENS
@@ -48,6 +48,14 @@ class ForwardTimer:
             for _ in range(WARM_UPS):
                 self._once(batch, tables)
             return [self._once(batch, tables) for _ in range(self._repeats)]
+
+    def expected_s(self, points: Sequence[Point]) -> float:
+        """About how many seconds all points take; not for graphs, which have to be made first."""
+        return expected_s(self._single, points, WARM_UPS + self._repeats)
+
+    def _single(self, point: Point) -> float:
+        with self._laid_out(point) as (batch, tables):
+            return self._once(batch, tables)
 
     def _once(self, batch: Sequence[Row], tables: Tables) -> float:
         began = time.perf_counter()
@@ -88,10 +96,17 @@ def sizes(largest: int) -> tuple[int, ...]:
     return (*(n for n in QUERY_TOKENS if n < largest), largest)
 
 
-def measure(engine: Engine, model: Model, largest: int, progress: Progress = ignore_progress) -> Profile:
+def measure(
+    engine: Engine,
+    model: Model,
+    largest: int,
+    progress: Progress = ignore_progress,
+    expect: Callable[[float], None] = lambda _: None,
+) -> Profile:
     """The cost table of an idle engine's model on its device, up to `largest` query tokens of a forward.
 
-    No larger forward is timed than the engine runs, and none of more requests.
+    No larger forward is timed than the engine runs, and none of more requests. Before it begins, `expect` is
+    told about how many seconds it will take; where CUDA graphs run it takes few, and nothing is told.
 
     Raises ImplausibleProfile if the times make no table.
     """
@@ -103,6 +118,8 @@ def measure(engine: Engine, model: Model, largest: int, progress: Progress = ign
         most_positions=model.max_positions,
     )
     timer = ForwardTimer(runner, adapter=model.adapter is not None)
+    if not runner.has_graphs:
+        expect(timer.expected_s(points))
     return profile(timer, points, conditions_of(engine, model), stepped=runner.has_graphs, progress=progress)
 
 

@@ -14,6 +14,8 @@ from recguide.cli.options import Json, LoadOptions, Model, fills, loading
 if TYPE_CHECKING:
     from recguide.bench.profile import Profile
 
+WORTH_SAYING_S = 10.0
+
 
 @fills(load=loading)
 def profile(
@@ -46,7 +48,7 @@ def profile(
         _check_matplotlib()
     llm = open_llm(model, load)
     with steps("timing forwards") as progress:
-        found = measure(llm.engine, llm.model, largest, progress)
+        found = measure(llm.engine, llm.model, largest, progress, _expect)
     file = place(found.table.conditions) if output is None else output
     found.table.save(file)
     if plot is not None:
@@ -58,6 +60,12 @@ def profile(
     else:
         _show(found)
         note(f"saved as {file}")
+
+
+def _expect(seconds: float) -> None:
+    if seconds > WORTH_SAYING_S:
+        about = f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
+        note(f"this will take about {about}; a smaller --largest takes less")
 
 
 def _check_matplotlib() -> None:

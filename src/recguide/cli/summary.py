@@ -13,7 +13,7 @@ from recguide.core import Completion, Generation, RoundStats, TokenLogprobs
 
 COMPUTE_BOUND = (
     "Wall clock: a CPU is compute-bound, where a forward over more tokens takes longer, so fewer forwards "
-    "save hardly any time; a GPU is not at low load: a hundred tokens cost about as much as one."
+    "need not take less time; a GPU is not at low load: a hundred tokens cost about as much as one."
 )
 PLAIN = "plain AR"
 

@@ -14,8 +14,8 @@ const ORIGINS = {
   prefill: "prefill",
 };
 
-const ON_CPU = "This server runs on a CPU, where a forward over more tokens takes longer: fewer forwards save " +
-  "hardly any time here. On a GPU at low load a hundred tokens cost about as much as one.";
+const ON_CPU = "This server runs on a CPU, where a forward over more tokens takes longer: fewer forwards " +
+  "need not take less time here. On a GPU at low load a hundred tokens cost about as much as one.";
 
 export class Playground {
   constructor() {
