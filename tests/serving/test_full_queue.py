@@ -65,18 +65,19 @@ def test_errors_keep_their_meaning_between_processes(error):
     assert getattr(told, "retry_after_s", None) == getattr(error, "retry_after_s", None)
 
 
-def test_an_engine_is_told_deadlines_in_its_own_time():
+def test_an_engine_is_told_times_in_its_own_clock():
     """Seconds since the epoch here, of a clock that nobody sets there."""
     backbone = Gated(fake.Script(tuple(fake.encode(PROMPT)), tuple(fake.encode(ANSWER))))
     engine = Engine(backbone, fake.decode, EngineConfig(method="ar"))
     seen = []
     add = engine.add
-    engine.add = lambda prompt, params, *, deadline=None: (
-        seen.append((deadline, time.monotonic())) or add(prompt, params, deadline=deadline)
+    engine.add = lambda prompt, params, **times: (
+        seen.append((time.monotonic(), times)) or add(prompt, params, **times)
     )
     backbone.gate.set()
     body = {"model": "tiny", "prompt": PROMPT, "max_tokens": 4, "temperature": 0, "timeout": 30}
     with client_of(fake_app(engine)) as client:
         assert client.post("/v1/completions", json=body).status_code == 200
-    ((deadline, now),) = seen
-    assert 25 < deadline - now <= 30.1
+    ((now, times),) = seen
+    assert 25 < times["deadline"] - now <= 30.1
+    assert 0 <= now - times["arrived"] < 5
