@@ -22,6 +22,16 @@ def test_json_is_one_object_with_prices_over_time(cli):
     assert sum(row["verified"].values()) > 0
 
 
+def test_the_hosts_time_slows_what_does_not_run_ahead_of_it(cli):
+    arguments = ("-c", "4", "--policy", "ar", "--policy", "fixed", "--length", "64", "--json")
+    free, busy = (
+        {row["policy"]: row["tokens_per_s"] for row in json.loads(cli("simulate", *more).stdout)["rows"]}
+        for more in (arguments, (*arguments, "--host", "5", "1"))
+    )
+    assert busy["fixed"] < 0.6 * free["fixed"]
+    assert busy["ar"] > 0.8 * free["ar"]  # but where a text begins
+
+
 def test_the_same_seed_says_the_same(cli):
     arguments = ("simulate", "-c", "2", "--policy", "fixed", "--arrivals", "20", "--length", "64", "--json")
     assert cli(*arguments).stdout == cli(*arguments).stdout
@@ -36,6 +46,7 @@ def test_the_same_seed_says_the_same(cli):
         (("--cost", "nowhere.json"), "nowhere.json"),
         (("--batching", "none"), "ragged"),
         (("-c", "0"), "load"),
+        (("--host", "-1", "0"), "host"),
         (("-c", "8", "--texts", "8", "--policy", "fixed", "--length", "64"), "raise --texts"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import numpy as np
 import pytest
@@ -140,6 +141,20 @@ def test_rows_are_those_of_the_plan_and_their_outcome_is_told():
     ranks = np.concatenate([outcome.rank for _, _, outcome in policy.told])
     assert {*heads.tolist()} == {-1, 0, 1}
     assert (ranks == 1).any()
+
+
+def test_every_step_of_a_policy_is_timed():
+    machine, prompts = scripted(2)
+    policy, forwards = wayward(machine, 5), spied(machine)
+    began = time.perf_counter()
+    fake.complete(machine, prompts, SamplingParams(max_tokens=40))
+    taken = 1e3 * (time.perf_counter() - began)
+    assert len(policy.took) == len(forwards)
+    assert all(ms > 0 for _, ms in policy.took)
+    assert sum(ms for _, ms in policy.took[1:]) <= taken
+    assert [plan.all_tokens for plan, _ in policy.took][1:] == [
+        sum(layout.query_tokens for _, layout in forward) for forward in forwards
+    ][1:]
 
 
 @pytest.mark.parametrize("policy", ["price", "paper", "fixed-8"])

@@ -17,6 +17,7 @@ class Wayward:
     def __init__(self, seed):
         self._random = np.random.default_rng(seed)
         self.told = []
+        self.took = []
 
     def decide(self, view):
         rows = [
@@ -40,6 +41,10 @@ class Wayward:
 
     def observe(self, view, plan, outcome):
         self.told.append((view, plan, outcome))
+
+    def timed(self, view, plan, ms):
+        del view
+        self.took.append((plan, ms))
 
     def _request(self, draft, remaining):
         """(block, verified, branches)"""

@@ -17,7 +17,8 @@ from recguide.guidance.market import MarketMaker
 from recguide.guidance.markets import Markets
 from recguide.guidance.paper import Paper, overlap
 from recguide.guidance.policy import policy_named
-from recguide.guidance.price import KEPT, PROBE_AFTER, PROBE_SHARE, Price
+from recguide.guidance.price import KEPT, Price
+from recguide.guidance.probes import PROBE_AFTER, PROBE_SHARE
 from recguide.guidance.rho import best_rho, choices, round_ms, table_rho
 from recguide.guidance.value import prior
 from recguide.guidance.view import Branches, Outcome, Plan, View

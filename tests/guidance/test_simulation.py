@@ -14,6 +14,7 @@ from recguide.core import ParameterError
 from recguide.guidance.batching import BATCHINGS, batching_named, bucketed, padded, ragged
 from recguide.guidance.explore import explore
 from recguide.guidance.fixed import Fixed
+from recguide.guidance.host import Host
 from recguide.guidance.ideal import ideal_cost
 from recguide.guidance.load import Load
 from recguide.guidance.oracle import Oracle
@@ -69,6 +70,9 @@ class Watched:
     def observe(self, view, plan, outcome):
         self.seen.append((view, plan, outcome))
         self.policy.observe(view, plan, outcome)
+
+    def timed(self, view, plan, ms):
+        self.policy.timed(view, plan, ms)
 
 
 def policies(at):
@@ -246,6 +250,40 @@ def test_worthless_drafts_cost_hardly_anything(load):
     at = clock(free=128)
     plain = simulate(traffic, Fixed(1), at, much, ragged).throughput
     assert simulate(traffic, Price(table(0.1), at), at, much, ragged).throughput >= 0.97 * plain
+
+
+BUSY = Host(other=(0.1, 0.0375))
+"""2.5 ms for a step of 64 requests that is not plain steps alone."""
+
+
+def with_busy_host(policy, at, hazard, seats=64):
+    """Tokens a second where query tokens are next to free; the first third is not counted."""
+    load = Load(seats=seats, texts=3 * seats, warm_up=0.34)
+    return simulate(Coins(hazard, length=384), policy, at, load, ragged, BUSY).throughput
+
+
+@pytest.mark.parametrize("seats", [1, 64])
+def test_worthless_drafts_cost_hardly_anything_however_long_the_host_takes(seats):
+    """Forwards of 1 ms at any N: branches look free, but a step with any waits for the host."""
+    at = clock(fixed=1.0, each=0.002, free=64)
+    plain = with_busy_host(Fixed(1), at, 1.0, seats)
+    assert with_busy_host(Price(table(0.1), at), at, 1.0, seats) >= 0.97 * plain
+
+
+def test_drafts_that_are_worth_the_hosts_time_are_made():
+    at = clock(fixed=1.0, each=0.002, free=64)
+    plain, ours = with_busy_host(Fixed(1), at, 0.03), with_busy_host(Price(table(0.1), at), at, 0.03)
+    best = max(with_busy_host(Fixed(block), at, 0.03) for block in (8, 16, 32))
+    assert ours >= 0.98 * best
+    assert best > 1.2 * plain
+
+
+def test_plain_steps_are_ahead_of_the_host_while_requests_stay():
+    host, at = Host(plain=(1.0, 0.0), other=(5.0, 0.0)), clock(fixed=1.0, each=0.0)
+    load = Load(seats=1, texts=2, arrivals_per_s=1e6, warm_up=0.0, prefix=0)
+    tally = simulate(Coins(length=50), Fixed(1), at, load, ragged, host)
+    assert tally.forwards == 100
+    assert tally.ms == pytest.approx(2 * 6.0 + 98 * 2.0, abs=0.1)
 
 
 def test_the_ideal_engine_is_bound_by_its_weights():

@@ -55,6 +55,16 @@ def simulate(
     ] = None,
     length: Annotated[int, typer.Option(help="Tokens of each text of a process.")] = 512,
     prefix: Annotated[int, typer.Option(help="Cached tokens of a request when it starts.")] = 750,
+    host: Annotated[
+        tuple[float, float],
+        typer.Option(
+            help="What a step takes beyond its forward, ms, and for each request.", metavar="STEP EACH"
+        ),
+    ] = (0.0, 0.0),
+    host_plain: Annotated[
+        tuple[float, float],
+        typer.Option(help="The same of plain steps alone, which run ahead of the host.", metavar="STEP EACH"),
+    ] = (0.0, 0.0),
     seed: Annotated[int, typer.Option(help="Of texts and arrivals.")] = 0,
     json_output: Json = False,
 ) -> None:
@@ -65,6 +75,7 @@ def simulate(
     Example: [bold]recguide simulate -c 1 -c 16 -c 64 --policy price --policy fixed[/bold]
     """
     from recguide.guidance.batching import batching_named
+    from recguide.guidance.host import Host
     from recguide.guidance.load import Load
     from recguide.guidance.simulation import simulate as run
 
@@ -72,6 +83,9 @@ def simulate(
     names, loads = policy or list(DEFAULT_POLICIES), load or [16]
     if min(loads) < 1 or length < 8:
         raise typer.BadParameter("--load must be at least 1, --length at least 8")
+    if min(*host, *host_plain) < 0:
+        raise typer.BadParameter("--host and --host-plain must not be negative")
+    beside = Host(plain=host_plain, other=host)
     jobs = [(seats, name) for seats in loads for name in names]
     policies = [_policy(name, table, clock) for _, name in jobs]
     rows: list[tuple[int, str, Tally]] = []
@@ -85,7 +99,7 @@ def simulate(
                 prefix=prefix,
                 seed=seed,
             )
-            tally = run(_traffic(process, trace, seats, length, seed), each, clock, much, mode)
+            tally = run(_traffic(process, trace, seats, length, seed), each, clock, much, mode, beside)
             if not tally.forwards:
                 raise typer.BadParameter(
                     f"of {much.texts} texts none is left to count at --load {seats}: raise --texts"
@@ -93,6 +107,7 @@ def simulate(
             rows.append((seats, name, tally))
     if json_output:
         settings = {"process": process if trace is None else str(trace), "cost": cost, "batching": batching}
+        settings |= {"host_ms": host, "host_plain_ms": host_plain}
         print_json({**settings, "seed": seed, "rows": [_row(*row) for row in rows]})
     else:
         _show(rows)

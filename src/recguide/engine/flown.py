@@ -9,10 +9,16 @@ from recguide.engine.planning import Planned
 
 
 class Landing(NamedTuple):
-    """A forward that has landed: what was planned for it, and its milliseconds as the host saw them."""
+    """A forward that has landed.
+
+    Attributes:
+        planned: what was planned for it.
+        ms: milliseconds since its launch, as the host saw them; `step_ms` since the landing before it.
+    """
 
     planned: Planned
     ms: float
+    step_ms: float
 
 
 class Flown:
@@ -23,13 +29,15 @@ class Flown:
     """
 
     def __init__(self) -> None:
-        self.landing = Landing(Planned(), 0.0)
+        self.landing = Landing(Planned(), 0.0, 0.0)
         self._planned = Planned()
-        self._since = 0.0
+        self._since = self._before = perf_counter()
 
     def launched(self, planned: Planned) -> None:
         self._planned, self._since = planned, perf_counter()
 
     def landed(self) -> None:
         """To be told before the next is launched."""
-        self.landing = Landing(self._planned, 1e3 * (perf_counter() - self._since))
+        now = perf_counter()
+        self.landing = Landing(self._planned, 1e3 * (now - self._since), 1e3 * (now - self._before))
+        self._before = now

@@ -121,5 +121,6 @@ class Policies:
             "an assumed cost of forwards (recguide profile measures it)" if costs is None else "a cost table",
             "published statistics of drafts" if values is None else "a value table",
         )
-        clock = Clock(assumed_cost(self._runner.backbone.kv_shape.device) if costs is None else costs)
+        assumed = assumed_cost(self._runner.backbone.kv_shape.device)
+        clock = Clock(assumed, in_ms=False) if costs is None else Clock(costs)
         return value.prior() if values is None else values, clock

@@ -18,9 +18,13 @@ class Clock:
 
     A plan's N is a mean over its steps, so T is smoothed where means are compared: a graph's bucket costs a
     step of T, and a mean that lies just under one is no cheaper than one that lies just above.
+
+    Attributes:
+        in_ms: times are milliseconds; else in some unit, as an assumed table's are.
     """
 
-    def __init__(self, table: CostTable) -> None:
+    def __init__(self, table: CostTable, *, in_ms: bool = True) -> None:
+        self.in_ms = in_ms
         known = np.arange(1, 2 * table.tokens[-1] + 1)
         self._exact = np.concatenate([[0.0], table.ms(known)])
         self._list: list[float] = self._exact.tolist()
@@ -38,12 +42,19 @@ class Clock:
         last = len(self._list) - 1
         return self._list[tokens] if tokens <= last else self._list[last] + self._slope * (tokens - last)
 
-    def of_step(self, view: View) -> Time:
-        """T(N, X) for rising N of a step of these requests; infinite beyond what it may hold."""
+    def of_view(self, view: View, tokens: int, pairs: float) -> float:
+        """T of a step of these requests with so many query tokens, and query × prefix tokens, in all."""
+        read = float(view.prefix_tokens + view.prefix.sum())
+        return self.at(tokens) + self.prefix_ms * read + self.pair_ms * pairs
+
+    def of_step(self, view: View, detour_ms: float = 0.0) -> Time:
+        """T(N, X) for rising N of a step of these requests, from the least N on; infinite beyond what it may
+        hold. All but the least takes `detour_ms` longer."""
         read = float(view.prefix_tokens + view.prefix.sum())
 
         def ms(tokens: Floats, pairs: Floats) -> Floats:
             found = self.ms(tokens.astype(np.int64), read, pairs)
+            found[1:] += detour_ms
             return found if tokens[-1] <= view.most else np.where(tokens <= view.most, found, np.inf)
 
         return ms

@@ -43,8 +43,10 @@ class _One(NamedTuple):
         return min(self.worth[at], self.token * most)
 
 
-def solve_few(view: View, cell: Sequence[int], beliefs: Beliefs, market: Market, clock: Clock) -> Plan:
-    """`cell` [R]"""
+def solve_few(
+    view: View, cell: Sequence[int], beliefs: Beliefs, market: Market, clock: Clock, detour_ms: float = 0.0
+) -> Plan:
+    """`cell` [R]; any increment at all takes `detour_ms` longer."""
     found: list[tuple[float, int, float, int, int, Open | None]] = []
     items: list[list[int]] = []
     ones = _ones(view, cell, beliefs.options, market)
@@ -61,7 +63,7 @@ def solve_few(view: View, cell: Sequence[int], beliefs: Beliefs, market: Market,
         ]
     found.sort(key=itemgetter(0), reverse=True)
     taken, opened = [0] * len(ones), list[list[Open]]([] for _ in ones)
-    for _, _, _, _, row, what in found[: _best(found, view, market, clock)]:
+    for _, _, _, _, row, what in found[: _best(found, view, market, clock, detour_ms)]:
         if what is None:
             taken[row] += 1
         else:
@@ -79,7 +81,11 @@ def _ones(view: View, cell: Sequence[int], options: Options, market: Market) -> 
 
 
 def _best(
-    found: Sequence[tuple[float, int, float, int, int, Open | None]], view: View, market: Market, clock: Clock
+    found: Sequence[tuple[float, int, float, int, int, Open | None]],
+    view: View,
+    market: Market,
+    clock: Clock,
+    detour_ms: float,
 ) -> int:
     """How many increments, taken in their order, have the most Y − ρ·T."""
     tokens, pairs, rate = view.tokens + len(view), float(view.pairs + view.prefix.sum()), market.rate
@@ -90,7 +96,7 @@ def _best(
             break
         pairs += more * prefix
         made += gain
-        profit = made - rate * (clock.at(tokens) + clock.pair_ms * pairs)
+        profit = made - rate * (clock.at(tokens) + clock.pair_ms * pairs + detour_ms)
         if profit > best:
             best, at = profit, number
     return at

@@ -44,6 +44,9 @@ class Fixed:
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """Nothing is learned."""
 
+    def timed(self, view: View, plan: Plan, ms: float) -> None:
+        """Nor is anything of times."""
+
 
 def recipe(load: int) -> int:
     """The official block at this load."""

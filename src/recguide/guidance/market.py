@@ -14,6 +14,7 @@ import numpy as np
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
+from recguide.guidance.host import HostClock
 from recguide.guidance.hull import Hulls
 from recguide.guidance.menu import Menus
 from recguide.guidance.merged import Merged
@@ -48,14 +49,23 @@ class Market:
     least: Floats
     begin: Hulls
     enough: Floats
+    plain: bool = False
 
     @classmethod
     def at(
-        cls, price: float, rate: float, floor: float, ratio: float, token: Floats, beliefs: Beliefs
+        cls,
+        price: float,
+        rate: float,
+        floor: float,
+        ratio: float,
+        token: Floats,
+        beliefs: Beliefs,
+        *,
+        plain: bool = False,
     ) -> Market:
-        """At a price, with what tokens count [cells]."""
+        """At a price, with what tokens count [cells]. In a plain one no draft is worth more than none."""
         options, menus = beliefs.options, beliefs.menus
-        worth = menus.worth(price, token)
+        worth = np.zeros((len(token), len(options.blocks))) if plain else menus.worth(price, token)
         best = (worth / options.blocks).max(1)
         return cls(
             price=price,
@@ -68,6 +78,7 @@ class Market:
             begin=options.hulls(token, menus.head, worth, np.full(len(token), FAR)),
             # A draft is worth no more than what may still be emitted.
             enough=np.maximum(FAR, worth.max(1) / token),
+            plain=plain,
         )
 
     def weight(self, prefix: Floats) -> Floats:
@@ -76,10 +87,11 @@ class Market:
 
 
 class MarketMaker:
-    """Args: beliefs: what drafts are worth, as of the moment; clock: the cost table's."""
+    """Args: beliefs: what drafts are worth, as of the moment; clock: the cost table's; host: its time."""
 
-    def __init__(self, beliefs: Beliefs, clock: Clock) -> None:
+    def __init__(self, beliefs: Beliefs, clock: Clock, host: HostClock | None = None) -> None:
         self._beliefs, self._clock = beliefs, clock
+        self._host = HostClock() if host is None else host
         full = clock.slope_ms(1e6)
         # Where arithmetic is full, a query token costs μ_N + μ_X·prefix.
         self._ratio = clock.pair_ms / full if full > 0 else 0.0
@@ -91,18 +103,36 @@ class MarketMaker:
         return self._beliefs.menus
 
     def made(self, view: View, cell: Ints) -> Market:
-        """The cut with the most Y(N)/T(N, M, X), over the merged hulls of all requests' menus."""
-        clock = self._clock
+        """The cut with the most Y(N)/T(N, M, X), over the merged hulls of all requests' menus.
+
+        T has the host's time. That of plain steps is another one, so they are compared with the best cut.
+        """
+        clock, host = self._clock, self._host
         read = float(view.prefix_tokens + view.prefix.sum())
+        waits = host.ms(len(view), plain=False)
 
         def mean(n: Floats, x: Floats) -> Floats:
-            return clock.mean_ms(n, read, x)
+            return clock.mean_ms(n, read, x) + waits
 
         cut = self._plans(view, cell).best(mean)
         rate = cut.gain / cut.ms
+        if host.detour_ms(len(view)):
+            plain = self._plain_rate(view)
+            if plain >= rate:
+                return self._plain(view, plain)
         price = _price(cut, rate * clock.slope_ms(cut.tokens))
         floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2
         return Market.at(price, rate, floor, self._ratio, self._token(cell, price), self._beliefs)
+
+    def _plain_rate(self, view: View) -> float:
+        base = base_of(view)
+        ms = self._clock.of_view(view, int(base.tokens), base.pairs)
+        return base.gain / (ms + self._host.ms(len(view), plain=True))
+
+    def _plain(self, view: View, rate: float) -> Market:
+        price = rate * self._clock.slope_ms(float(view.tokens + len(view)))
+        token = np.ones(self.menus.n.shape[1])
+        return Market.at(price, rate, price / 2, self._ratio, token, self._beliefs, plain=True)
 
     def _token(self, cell: Ints, price: float) -> Floats:
         """[cells] what an emitted token counts; its mean over the tokens of these requests is about 1.

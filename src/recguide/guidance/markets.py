@@ -8,6 +8,7 @@ from typing import NamedTuple
 from recguide.guidance.arrays import Ints
 from recguide.guidance.clock import Clock
 from recguide.guidance.few import FEW
+from recguide.guidance.host import HostClock
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.menu import Menus
 from recguide.guidance.view import View
@@ -18,7 +19,7 @@ _ALIKE = 0.01
 """Plain steps whose T differs by no more than that read as much."""
 _REMEMBERED = 256
 
-_Few = tuple[tuple[int, ...], int, int]
+_Few = tuple[tuple[int, ...], int, int, float, float]
 
 
 class _Prepared(NamedTuple):
@@ -27,14 +28,15 @@ class _Prepared(NamedTuple):
 
 
 class Markets:
-    """Args: maker: of markets; clock: the cost table's.
+    """Args: maker: of markets; clock: the cost table's; host: its time.
 
     A few requests in the same cells, over about as many cached tokens, have the same market: theirs are kept
     until beliefs have changed, and so are seldom a step old.
     """
 
-    def __init__(self, maker: MarketMaker, clock: Clock) -> None:
+    def __init__(self, maker: MarketMaker, clock: Clock, host: HostClock | None = None) -> None:
         self._maker, self._clock = maker, clock
+        self._host = HostClock() if host is None else host
         self._prepared: _Prepared | None = None
         self._known: dict[_Few, Market] = {}
         self._menus: Menus | None = None
@@ -64,10 +66,11 @@ class Markets:
         return self._known[few]
 
     def _few(self, view: View, cell: Ints) -> _Few:
-        clock = self._clock
+        clock, host, requests = self._clock, self._host, len(view)
         read, pairs = view.prefix_tokens + sum(view.prefix.tolist()), clock.pair_ms * view.pairs
         ms = clock.at(_first(view)) + clock.prefix_ms * read + pairs
-        return tuple(sorted(cell.tolist())), _first(view), round(log(ms) / _ALIKE)
+        waits, ahead = host.ms(requests, plain=False), host.ms(requests, plain=True)
+        return tuple(sorted(cell.tolist())), _first(view), round(log(ms) / _ALIKE), waits, ahead
 
 
 def _first(view: View) -> int:

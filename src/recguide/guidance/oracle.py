@@ -53,6 +53,9 @@ class Oracle:
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """It knows."""
 
+    def timed(self, view: View, plan: Plan, ms: float) -> None:
+        """Its times are the table's."""
+
     def _blocks(self, view: View, reach: Ints) -> Ints:
         """[R] slots to draft, 1 for AR."""
         options = (

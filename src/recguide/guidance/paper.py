@@ -68,6 +68,9 @@ class Paper:
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """Nothing is learned: the tables are offline."""
 
+    def timed(self, view: View, plan: Plan, ms: float) -> None:
+        """Nor is anything of times."""
+
     def rho(self, load: int) -> float:
         if load not in self._rho:
             self._rho[load] = table_rho(self._table, BLOCKS, self._round_ms(load))

@@ -36,6 +36,10 @@ class Policy(Protocol):
         """What came of a plan; may be told late, in order, and of some of its requests only."""
         ...
 
+    def timed(self, view: View, plan: Plan, ms: float) -> None:
+        """A step of this plan took so long, from the landing before it to its own. It may be left out."""
+        ...
+
 
 POLICIES = ("price", "paper", "fixed", "fixed-B", "ar")
 """`fixed` follows the official recipe by load, `fixed-8` and the like are constant."""

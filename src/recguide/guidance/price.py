@@ -8,28 +8,19 @@ hand is worth (`market`); while a forward runs that is made for the next. Then t
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
 from recguide.guidance.few import FEW, solve_few
-from recguide.guidance.market import MarketMaker
+from recguide.guidance.host import HostClock
+from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.markets import Markets
+from recguide.guidance.probes import Probes
 from recguide.guidance.step import solve
 from recguide.guidance.value import ValueTable
-from recguide.guidance.view import Outcome, Plan, View
+from recguide.guidance.view import Branches, Outcome, Plan, View, is_plain
 
-PROBE_SHARE = 0.02
-"""Of query tokens, at most, that AR requests spend to see whether drafts are worth it by now."""
-PROBE_BLOCK = 8
-PROBE_COST = 2 * PROBE_BLOCK
-"""Its draft and its verification."""
-PROBED_OF = 16
-"""One request of so many probes when some do."""
-PROBE_AFTER = 16
-"""AR steps of a request before it may probe."""
 KEPT = 8
 """Plain steps that one decision is good for."""
 
@@ -39,8 +30,9 @@ class Price:
 
     def __init__(self, table: ValueTable, clock: Clock) -> None:
         self._beliefs, self._clock = Beliefs(table), clock
-        self._markets = Markets(MarketMaker(self._beliefs, clock), clock)
-        self._probes = 0.0
+        self._host = HostClock(in_ms=clock.in_ms)
+        self._markets = Markets(MarketMaker(self._beliefs, clock, self._host), clock, self._host)
+        self._probes = Probes(clock, self._host)
         self._kept = 0
 
     @property
@@ -48,55 +40,43 @@ class Price:
         return "price"
 
     def decide(self, view: View) -> Plan:
+        self._kept = 0
+        return self._probes.among(view, self._solved(view))
+
+    def _solved(self, view: View) -> Plan:
         beliefs, clock = self._beliefs, self._clock
         cell = beliefs.cell(view)
         market = self._markets.now(view, cell)
+        drafted = bool(view.draft.any())
+        if market.plain and not drafted:
+            return _plain(view, market)
+        detour = 0.0 if drafted or view.tokens else self._host.detour_ms(len(view))
         if len(view) <= FEW and view.candidates == 1:
-            plan = solve_few(view, cell.tolist(), beliefs, market, clock)
-        else:
-            plan = solve(view, cell, beliefs.in_hand(view, cell), beliefs, market, clock.of_step(view))
-        self._kept = 0
-        return self._probing(view, plan)
+            return solve_few(view, cell.tolist(), beliefs, market, clock, detour)
+        return solve(view, cell, beliefs.in_hand(view, cell), beliefs, market, clock.of_step(view, detour))
 
     def prepare(self, view: View) -> None:
         self._markets.prepare(view, self._beliefs.cell(view))
 
     def again(self, requests: int) -> bool:
         """Until a probe is due, but no more than KEPT times."""
-        due = self._probes >= _together(requests) * PROBE_COST
-        if due or self._kept >= KEPT:
+        if self._kept >= KEPT or self._probes.due(requests):
             return False
         self._kept += 1
-        self._save(requests, requests)
+        self._probes.save(requests, requests)
         return True
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         self._beliefs.observe(view, plan, outcome)
 
-    def _save(self, requests: int, query_tokens: int) -> None:
-        most = 2.0 * _together(requests) * PROBE_COST
-        self._probes = min(most, self._probes + PROBE_SHARE * query_tokens)
-
-    def _probing(self, view: View, plan: Plan) -> Plan:
-        """Lets requests that have gone longest without a draft make one, if the budget has it.
-
-        Under load several do so at once: the steps in between are plain ones, which run ahead.
-        """
-        together = _together(len(view))
-        self._save(len(view), plan.all_tokens)
-        if self._probes < together * PROBE_COST or view.idle.max() < PROBE_AFTER:
-            return plan
-        steps = (plan.verified == 1) & (view.draft == 0) & (view.remaining >= PROBE_BLOCK)
-        idle = np.where(steps, view.idle, 0)
-        eldest = np.argsort(-idle, kind="stable")[:together]
-        eldest = eldest[idle[eldest] >= PROBE_AFTER]
-        self._probes -= len(eldest) * PROBE_COST
-        block, verified = plan.block.copy(), plan.verified.copy()
-        block[eldest], verified[eldest] = PROBE_BLOCK, 0
-        branches = plan.branches.only(~np.isin(plan.branches.request, eldest))
-        return replace(plan, block=block, verified=verified, branches=branches)
+    def timed(self, view: View, plan: Plan, ms: float) -> None:
+        if view.tokens:
+            return  # what a prefill takes beside its forward is its own
+        pairs = float((plan.query_tokens * view.prefix).sum()) if self._clock.pair_ms else 0.0
+        forward = self._clock.of_view(view, plan.all_tokens, pairs)
+        self._host.add(len(view), forward, ms, plain=is_plain(view, plan))
 
 
-def _together(requests: int) -> int:
-    """How many requests probe at once."""
-    return max(1, requests // PROBED_OF)
+def _plain(view: View, market: Market) -> Plan:
+    nothing, ones = np.zeros(len(view), np.int64), np.ones(len(view), np.int64)
+    return Plan(nothing, ones, Branches.none(), market.price, market.rate)

@@ -1,8 +1,8 @@
 """Simulation: the engine's rounds over drawn or recorded acceptances, with a cost table for a clock.
 
-It calls the policies that the engine calls, on the same views. What it leaves out: prefill, the host's own
-time, memory, and that plain steps which run ahead are planned once for several. Deterministic by the
-traffic's and the arrivals' seeds.
+It calls the policies that the engine calls, on the same views. What it leaves out: prefill, memory, and that
+plain steps which run ahead are planned once for several. The host's time is what it is told. Deterministic by
+the traffic's and the arrivals' seeds.
 """
 
 from __future__ import annotations
@@ -15,24 +15,30 @@ from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.batching import Batching
 from recguide.guidance.clock import Clock
 from recguide.guidance.history import History
+from recguide.guidance.host import Host
 from recguide.guidance.load import Load
 from recguide.guidance.oracle import Oracle
 from recguide.guidance.policy import Policy
 from recguide.guidance.tally import Tally, kind
 from recguide.guidance.traffic import WIDEST, Traffic
-from recguide.guidance.view import Branches, Head, Outcome, Plan, View
+from recguide.guidance.view import Branches, Head, Outcome, Plan, View, is_plain
+
+NO_TIME = Host()
 
 
-def simulate(traffic: Traffic, policy: Policy, clock: Clock, load: Load, batching: Batching) -> Tally:
+def simulate(
+    traffic: Traffic, policy: Policy, clock: Clock, load: Load, batching: Batching, host: Host = NO_TIME
+) -> Tally:
     """All texts to their end."""
-    return _Run(traffic, policy, clock, load, batching).run()
+    return _Run(traffic, policy, clock, load, batching, host).run()
 
 
 class _Run:
     def __init__(
-        self, traffic: Traffic, policy: Policy, clock: Clock, load: Load, batching: Batching
+        self, traffic: Traffic, policy: Policy, clock: Clock, load: Load, batching: Batching, host: Host
     ) -> None:
-        self._traffic, self._policy, self._clock = traffic, policy, clock
+        self._traffic, self._policy, self._clock, self._host = traffic, policy, clock, host
+        self._plain = False
         self._load, self._batching = load, batching
         seats = load.seats
         self._active = np.zeros(seats, np.bool_)
@@ -89,6 +95,7 @@ class _Run:
                 self._position[seat] = self._length[seat] * self._next // self._load.seats if first else 0
                 born = self._now
             self._active[seat], self._born[seat] = True, born
+            self._plain = False
             self._counted[seat] = self._counting
             self._draft[seat] = self._waited[seat] = 0
             self._history[seat] = History()
@@ -110,13 +117,21 @@ class _Run:
         seats, view, plan = seats[run], view.only(run), plan.only(run)
         prefix, pairs = view.prefix.sum(), (plan.query_tokens * view.prefix).sum()
         ms = float(self._clock.ms(np.array(tokens), float(prefix), float(pairs)))
+        ms += self._host_ms(view, plan)
         counting = self._counting
         self._pass(ms)
         outcome = self._round(seats, view, plan, counting)
         if counting:
             self._count(plan, tokens)
         self._policy.observe(view, plan, outcome)
+        self._policy.timed(view, plan, ms)
         self._end(seats)
+
+    def _host_ms(self, view: View, plan: Plan) -> float:
+        """Plain steps run ahead of the host as long as no request comes or goes."""
+        plain = is_plain(view, plan)
+        ahead, self._plain = plain and self._plain, plain
+        return self._host.ms(len(view), plain=ahead)
 
     def _reach(self) -> Ints:
         """[R] how far drafts get that begin now."""
@@ -213,7 +228,7 @@ class _Run:
 
     def _end(self, seats: Ints) -> None:
         for seat in seats[self._position[seats] >= self._length[seats]].tolist():
-            self._active[seat] = False
+            self._active[seat] = self._plain = False
             self._ended += 1
             if self._counted[seat]:
                 self._tally.rates.append(

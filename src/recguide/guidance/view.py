@@ -164,3 +164,8 @@ class Outcome:
     acceptance: Ints
     rank: Ints
     head: Ints
+
+
+def is_plain(view: View, plan: Plan) -> bool:
+    """Whether a step is plain steps alone: those run ahead of the host."""
+    return not (view.tokens or plan.all_tokens > len(view) or view.draft.any())

@@ -47,6 +47,9 @@ class Overlap:
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """Nothing is learned."""
 
+    def timed(self, view: View, plan: Plan, ms: float) -> None:
+        """Nor is anything of times."""
+
     def _branches(self, view: View, row: int) -> list[tuple[int, int, int, int]]:
         """(request, slot, head, block) of one request's draft in hand."""
         left = int(view.remaining[row])

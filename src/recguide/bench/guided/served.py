@@ -113,6 +113,9 @@ class Noted:
         if self.served is not None:
             self.ms += 1e3 * (time.perf_counter() - began)
 
+    def timed(self, view: View, plan: Plan, ms: float) -> None:
+        self._policy.timed(view, plan, ms)
+
 
 def serve(
     engine: Engine,

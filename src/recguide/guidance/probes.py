@@ -1,0 +1,82 @@
+"""Probes: requests that decode plainly try a draft now and then, to see whether drafts are worth it by now.
+
+A probe among plain steps also costs the host's time of steps that are not plain any more, however many probe.
+So they do it in company, and the more so, and the more seldom, the longer the host takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+
+from recguide.guidance.clock import Clock
+from recguide.guidance.host import HostClock
+from recguide.guidance.view import Plan, View, is_plain
+
+PROBE_SHARE = 0.02
+"""Of query tokens, at most, that probes cost; the host's time counts as the tokens of as many plain steps."""
+PROBE_BLOCK = 8
+PROBE_COST = 2 * PROBE_BLOCK
+"""Its draft and its verification."""
+PROBED_OF = 16
+"""One request of so many probes when some do."""
+PROBE_AFTER = 16
+"""AR steps of a request before it may probe."""
+INTERRUPTED = 3
+"""Steps that wait for the host: the drafts, their verification, and the plain step behind it."""
+
+
+class Probes:
+    """The budget. Args: clock: the cost table's; host: its time."""
+
+    def __init__(self, clock: Clock, host: HostClock) -> None:
+        self._clock, self._host = clock, host
+        self._saved = 0.0
+
+    def due(self, requests: int) -> bool:
+        """Whether these, all of which decode plainly, may probe."""
+        return self._saved >= self._cost(requests, self._detour(requests))
+
+    def save(self, requests: int, query_tokens: int) -> None:
+        """A step of so many query tokens ran."""
+        most = 2.0 * self._cost(requests, self._detour(requests))
+        self._saved = min(most, self._saved + PROBE_SHARE * query_tokens)
+
+    def among(self, view: View, plan: Plan) -> Plan:
+        """The plan, in which requests that have gone longest without a draft make one if budgeted."""
+        requests, plain = len(view), is_plain(view, plan)
+        self.save(requests, plan.all_tokens)
+        detour = self._detour(requests) if plain else 0.0
+        together = _together(requests, detour)
+        if self._saved < self._cost(requests, detour) or view.idle.max() < PROBE_AFTER:
+            return plan
+        steps = (plan.verified == 1) & (view.draft == 0) & (view.remaining >= PROBE_BLOCK)
+        idle = np.where(steps, view.idle, 0)
+        eldest = np.argsort(-idle, kind="stable")[:together]
+        eldest = eldest[idle[eldest] >= PROBE_AFTER]
+        if detour and 2 * len(eldest) < together:
+            return plan
+        self._saved -= len(eldest) * PROBE_COST + detour
+        block, verified = plan.block.copy(), plan.verified.copy()
+        block[eldest], verified[eldest] = PROBE_BLOCK, 0
+        branches = plan.branches.only(~np.isin(plan.branches.request, eldest))
+        return replace(plan, block=block, verified=verified, branches=branches)
+
+    def _detour(self, requests: int) -> float:
+        """Tokens that plain steps emit in the time that leaving them costs."""
+        detour = self._host.detour_ms(requests)
+        if not detour:
+            return 0.0
+        return (
+            INTERRUPTED * requests * detour / (self._clock.at(requests) + self._host.ms(requests, plain=True))
+        )
+
+    def _cost(self, requests: int, detour: float) -> float:
+        return _together(requests, detour) * PROBE_COST + detour
+
+
+def _together(requests: int, detour: float) -> int:
+    """How many requests probe at once: so many that the detour is no more than half of what they cost."""
+    return min(requests, max(1, requests // PROBED_OF, ceil(detour / PROBE_COST)))

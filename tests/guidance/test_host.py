@@ -1,0 +1,162 @@
+"""The host's time: learned from steps, and weighed as the discrete cost of leaving plain decoding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.guidance.slow_step import SlowStep
+from tests.guidance.test_price import POLICIES, drawn, made
+from tests.guidance.worlds import clock, table, view
+
+from recguide.guidance.beliefs import Beliefs
+from recguide.guidance.few import solve_few
+from recguide.guidance.host import LEAST, WINDOW, Host, HostClock
+from recguide.guidance.market import MarketMaker
+from recguide.guidance.price import Price
+from recguide.guidance.probes import INTERRUPTED, PROBE_AFTER, PROBE_SHARE
+from recguide.guidance.step import solve
+from recguide.guidance.view import Branches, Plan, is_plain
+
+
+def told(host, requests, *, plain=0.0, other=0.0, steps=LEAST, forward=2.0):
+    for _ in range(steps):
+        host.add(requests, forward, forward + plain, plain=True)
+        host.add(requests, forward, forward + other, plain=False)
+    return host
+
+
+# --- learning -----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_said_before_steps_were_seen():
+    host = told(HostClock(), 64, other=3.0, steps=LEAST - 1)
+    assert host.ms(64, plain=False) == host.detour_ms(64) == 0.0
+
+
+def test_kinds_and_numbers_of_requests_are_told_apart():
+    host = told(told(HostClock(), 1, plain=0.1, other=0.4), 64, plain=0.2, other=3.0)
+    assert host.ms(1, plain=True) == pytest.approx(0.1)
+    assert host.ms(2, plain=False) == pytest.approx(0.4)  # nearer to 1 than to 64
+    assert host.detour_ms(50) == pytest.approx(2.8)
+    assert host.detour_ms(200) == pytest.approx(2.8)
+
+
+def test_a_step_that_captured_a_graph_is_not_usual():
+    host = HostClock()
+    for step in (300.0, 280.0, *[3.0] * 6, 90.0, *[3.0] * 6):
+        host.add(8, 2.0, step, plain=False)
+    assert host.ms(8, plain=False) == pytest.approx(1.0)
+
+
+def test_a_host_that_became_quicker_is_followed():
+    host = told(HostClock(), 8, other=3.0, steps=WINDOW)
+    assert told(host, 8, other=0.5, steps=WINDOW).ms(8, plain=False) == pytest.approx(0.5)
+
+
+def test_time_never_counts_as_negative():
+    """A table that says too much of every forward."""
+    host = HostClock()
+    for _ in range(LEAST):
+        host.add(8, 2.0, 1.5, plain=False)
+    assert host.ms(8, plain=False) == 0.0
+
+
+def test_where_forwards_are_assumed_plain_steps_take_what_the_table_says():
+    host = HostClock(in_ms=False)
+    for _ in range(LEAST):
+        host.add(4, 1.0, 50.0, plain=False)
+    assert host.detour_ms(4) == 0.0  # what the unit is nobody knows yet
+    for _ in range(2 * LEAST):
+        host.add(4, 1.0, 10.0, plain=True)
+        host.add(4, 2.0, 50.0, plain=False)
+    assert host.ms(4, plain=True) == pytest.approx(0.0)
+    assert host.ms(4, plain=False) == pytest.approx(3.0)
+
+
+# --- weighing -----------------------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(0, 10_000), st.integers(1, 12), st.sampled_from([*POLICIES]), st.floats(0.0, 40.0, width=16)
+)
+@settings(deadline=None, max_examples=60)
+def test_a_detour_is_made_if_all_that_it_brings_is_worth_it(seed, requests, name, detour):
+    """All or nothing: the best that can be done beyond the first slots, or nothing of it."""
+    policy, seen = POLICIES[name], drawn(seed, requests)
+    beliefs = policy._beliefs
+    cell = beliefs.cell(seen)
+    hand, market = beliefs.in_hand(seen, cell), made(policy, seen)
+    slow = SlowStep(seen, cell.tolist(), hand, beliefs, market, policy._clock.of_step(seen))
+    nothing = Plan(np.zeros(requests, np.int64), np.ones(requests, np.int64), Branches.none())
+    least, cost = slow.profit(nothing), market.rate * detour
+    plans = [
+        solve(seen, cell, hand, beliefs, market, policy._clock.of_step(seen, detour)),
+        solve_few(seen, cell.tolist(), beliefs, market, policy._clock, detour),
+    ]
+    for plan in plans:
+        more = plan.all_tokens > requests
+        assert slow.profit(plan) - cost * more == pytest.approx(max(least, slow.best() - cost), abs=1e-6)
+
+
+@pytest.mark.parametrize("requests", [1, 64])
+def test_a_market_is_plain_iff_plain_steps_make_more(requests):
+    beliefs, at, seen = Beliefs(table(0.2)), clock(fixed=1.0, each=0.0), view(requests)
+    cell = beliefs.cell(seen)
+    free = MarketMaker(beliefs, at).made(seen, cell)
+    gain = free.rate / requests  # over plain decoding, as forwards take a millisecond
+    for other, expected in ((0.9 * (gain - 1), False), (1.1 * (gain - 1), True)):
+        market = MarketMaker(beliefs, at, told(HostClock(), requests, other=other)).made(seen, cell)
+        assert market.plain is expected
+        assert market.rate == pytest.approx(requests * (1 if expected else gain / (1 + other)), rel=0.02)
+
+
+def test_a_plain_market_begins_nothing_and_verifies_what_is_there():
+    policy = Price(table(0.2), clock(fixed=1.0, each=0.0))
+    told(policy._host, 8, other=50.0)
+    seen = view(8, previous=1)
+    assert is_plain(seen, policy.decide(seen))
+    plan = policy.decide(view(8, draft=[8, 0, 0, 0, 0, 0, 0, 0]))
+    assert plan.verified[0] > 4
+    assert not plan.block.any()
+    assert not len(plan.branches.request)
+
+
+def test_a_step_is_plain_without_drafts_branches_and_prefill():
+    ones, none = np.ones(2, np.int64), np.zeros(2, np.int64)
+    plain = Plan(none, ones, Branches.none())
+    beside = Branches(none[:1], ones[:1], none[:1], 4 * ones[:1])
+    assert is_plain(view(2), plain)
+    assert not is_plain(view(2, draft=[0, 8]), plain)
+    assert not is_plain(view(2, tokens=7), plain)
+    assert not is_plain(view(2), replace(plain, branches=beside))
+    assert not is_plain(view(2), Plan(np.array([4, 0]), np.array([0, 1]), Branches.none()))
+
+
+@pytest.mark.parametrize("requests", [1, 16, 64, 256])
+@pytest.mark.parametrize("detour", [0.5, 5.0, 100.0])
+def test_probes_bunch_where_the_host_takes_long(requests, detour):
+    """Their tokens, and the tokens of plain steps that the host's time would have been, share one budget."""
+    policy = Price(table(0.9), clock(fixed=1.0, each=0.002))
+    told(policy._host, requests, other=detour)
+    spent = tokens = 0.0
+    seen = view(requests, idle=np.arange(requests) + PROBE_AFTER, previous=1)
+    for _ in range(4_000 if detour > 10 else 400):
+        plan = policy.decide(seen)
+        tokens += plan.all_tokens
+        while policy.again(requests):
+            tokens += requests
+        if plan.block.any():
+            lost = INTERRUPTED * detour * requests / (1.0 + 0.002 * requests)
+            spent += 2 * plan.block.sum() + lost
+            assert 2 * plan.block.sum() >= min(lost, 16 * requests)
+    assert 0 < spent <= PROBE_SHARE * tokens * 1.1
+
+
+def test_a_given_host_takes_its_time_by_step_and_request():
+    host = Host(plain=(0.1, 0.01), other=(0.5, 0.02))
+    assert host.ms(10, plain=True) == pytest.approx(0.2)
+    assert host.ms(10, plain=False) == pytest.approx(0.7)
