@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from recguide.bench.results import Target, write_result
-from recguide.bench.tables import text_table
-from recguide.bench.targets import short_table
+from recguide.bench.results import Target
+from recguide.bench.targets import concluded
 from recguide.guidance.clock import Clock
 from recguide.guidance.ideal import ideal_cost
 from recguide.guidance.price import Price
@@ -90,10 +89,8 @@ def main() -> None:
         for row in rows
         if row["load"] == 256
     ]
-    print(text_table(rows, COLUMNS), "\n")
-    print(short_table(targets))
     settings = {"table": "prior", "cost": "ideal-8b", "views": views, "best_of": runs}
-    write_result(options.output, settings=settings, rows=rows, targets=targets)
+    print(concluded(options.output, COLUMNS, settings=settings, rows=rows, targets=targets))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,9 @@ import torch
 
 from recguide.bench import anchors
 from recguide.bench.decoding import spread
-from recguide.bench.results import Target, write_result
+from recguide.bench.results import Target
 from recguide.bench.stage import Stage
-from recguide.bench.tables import text_table
-from recguide.bench.targets import short_table
+from recguide.bench.targets import concluded
 from recguide.engine.config import EngineConfig
 from recguide.engine.engine import Engine
 from recguide.models import published
@@ -195,10 +194,9 @@ def main() -> None:
 
     found = cost_rows(options.model, floor_ms, cases, measure, mask, model.vocabulary.size)
     print(f"{options.model}: bytes floor {floor_ms:.2f} ms")
-    print(text_table(found, COLUMNS))
-    asked = targets(options.model, found)
-    write_result(
+    text = concluded(
         options.output,
+        COLUMNS,
         device=model.kv_shape.device,
         settings={
             "model": options.model,
@@ -210,9 +208,9 @@ def main() -> None:
             "time": "one CUDA graph from embedding to settled picks, replayed alone; medians",
         },
         rows=found,
-        targets=asked,
+        targets=targets(options.model, found),
     )
-    print(short_table(asked))
+    print(text)
 
 
 if __name__ == "__main__":

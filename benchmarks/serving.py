@@ -28,9 +28,8 @@ from recguide.bench.load.drive import ClosedLoop, Limit
 from recguide.bench.load.endpoint import Asking, Endpoint
 from recguide.bench.load.prompts import Prompt
 from recguide.bench.load.run import Plan, run
-from recguide.bench.results import Target, write_result
-from recguide.bench.tables import text_table
-from recguide.bench.targets import short_table
+from recguide.bench.results import Target
+from recguide.bench.targets import concluded
 from recguide.bench.workload import replay_engine
 from recguide.core import SamplingParams
 from recguide.engine.config import EngineConfig
@@ -176,10 +175,9 @@ def main() -> None:
         row["requests"] = requests_of(options, row["load"])
         row |= offline(engine, options, row["load"])
         row["http_over_offline"] = row["http_tokens_per_s"] / row["offline_tokens_per_s"]
-    print(text_table(rows, COLUMNS))
-    asked = targets(options.model, rows)
-    write_result(
+    text = concluded(
         options.output,
+        COLUMNS,
         device=model.kv_shape.device,
         settings={
             "model": options.model,
@@ -190,9 +188,9 @@ def main() -> None:
             **replayed.as_object(),
         },
         rows=rows,
-        targets=asked,
+        targets=targets(options.model, rows),
     )
-    print(short_table(asked))
+    print(text)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,8 @@ from recguide.bench.guided.demo import Prompts, rounds_of
 from recguide.bench.guided.figures import bars
 from recguide.bench.guided.served import Served, Text, cycle, serve
 from recguide.bench.guided.study import Study
-from recguide.bench.results import Target, write_result
-from recguide.bench.tables import text_table
-from recguide.bench.targets import short_table
+from recguide.bench.results import Target
+from recguide.bench.targets import concluded
 from recguide.core import SamplingParams
 from recguide.guidance.batching import ragged
 from recguide.guidance.clock import Clock
@@ -164,9 +163,7 @@ def main() -> None:
         "cost": subject.cost.as_object(),
     }
     device = subject.llm.model.kv_shape.device
-    write_result(options.output, settings=settings, rows=rows, targets=targets, device=device)
-    print(text_table(rows, COLUMNS), "\n")
-    print(short_table(targets))
+    print(concluded(options.output, COLUMNS, settings=settings, rows=rows, targets=targets, device=device))
     ratios = {f"C = {row['load']}, {row['policy']}": row["ratio"] for row in rows}
     figure = options.figures / f"{options.output.stem}.svg"
     bars(ratios, "simulator ÷ engine", f"{options.model}: throughput", figure, {"-10 %": 0.9, "+10 %": 1.1})

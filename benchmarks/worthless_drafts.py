@@ -17,9 +17,8 @@ from recguide import LLM
 from recguide.bench.forwards import measure
 from recguide.bench.guided.figures import bars
 from recguide.bench.guided.served import Served, Text, cycle, serve
-from recguide.bench.results import Target, write_result
-from recguide.bench.tables import text_table
-from recguide.bench.targets import short_table
+from recguide.bench.results import Target
+from recguide.bench.targets import concluded
 from recguide.bench.workload import random_prompts
 from recguide.core import ParameterError, SamplingParams
 from recguide.guidance.clock import Clock
@@ -119,9 +118,8 @@ def main() -> None:
     rows = rows_of(llm, texts, options.loads, options.budget)
     targets = targets_of(options.model, rows)
     settings = {"model": options.model, "adapter": "random", "tokens": tokens, "learning_rounds": LEARNING}
-    write_result(options.output, settings=settings, rows=rows, targets=targets, device=model.kv_shape.device)
-    print(text_table(rows, COLUMNS), "\n")
-    print(short_table(targets))
+    device = model.kv_shape.device
+    print(concluded(options.output, COLUMNS, settings=settings, rows=rows, targets=targets, device=device))
     shown = {target.name.split(", ")[-1]: target.value for target in targets}
     file = options.figures / f"{options.output.stem}.svg"
     bars(shown, "price ÷ AR", f"{options.model} with a random draft adapter", file, {"asked": KEEPS})

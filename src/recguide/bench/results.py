@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from recguide.models.devices import device_name
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ def write_result(
 ) -> None:
     """Writes provenance, settings, rows and targets as one JSON file, and the curve of what was trained."""
     result: dict[str, Any] = {
-        "provenance": provenance(device or torch.device("cpu")),
+        "provenance": provenance(device),
         "settings": dict(settings),
         "targets": [asdict(target) for target in targets],
         "rows": [dict(row) for row in rows],
@@ -58,14 +57,25 @@ def write_result(
     file.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def provenance(device: torch.device) -> dict[str, str]:
-    """Device, versions, commit and time of a measurement."""
+def provenance(device: torch.device | None) -> dict[str, str]:
+    """Device (None is the CPU), versions, commit and time of a measurement of models."""
+    import torch  # not for who only sends load
+
+    from recguide.models.devices import device_name
+
     return {
-        "device": device_name(device),
+        "device": device_name(device or torch.device("cpu")),
         "threads": str(torch.get_num_threads()),
-        "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": version("transformers"),
+        **origin(),
+    }
+
+
+def origin() -> dict[str, str]:
+    """What is known of any measurement: Python, RecGuide, commit and time."""
+    return {
+        "python": platform.python_version(),
         "recguide": _installed_version(),
         "commit": _commit(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

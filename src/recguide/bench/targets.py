@@ -6,11 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from recguide.bench.results import Target
+from recguide.bench.results import Target, write_result
 from recguide.bench.tables import text_table
 from recguide.core import RecGuideError
+
+if TYPE_CHECKING:
+    import torch
 
 COLUMNS = {
     "result": "result",
@@ -107,6 +110,20 @@ def targets_table(results: Sequence[Result]) -> str:
     ]
     met = sum(bool(row["met"]) for row in rows)
     return f"{text_table(rows, COLUMNS)}\n\n{met} of {len(rows)} targets met"
+
+
+def concluded(
+    file: Path,
+    columns: Mapping[str, str],
+    *,
+    settings: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    targets: Sequence[Target],
+    device: torch.device | None = None,
+) -> str:
+    """Writes a benchmark's result file; returns its rows and targets as text, for the end of its output."""
+    write_result(file, settings=settings, rows=rows, targets=targets, device=device)
+    return f"{text_table(rows, columns)}\n\n{short_table(targets)}"
 
 
 def short_table(targets: Sequence[Target]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import msgspec
 from fastapi import Request, Response
@@ -23,8 +23,10 @@ from recguide.serving.events import (
     while_connected,
 )
 from recguide.serving.following import Followed
+from recguide.serving.parameters import TIMEOUT_HEADER, check_stream, deadline_of
 from recguide.serving.replies import Usage, json_response
-from recguide.serving.service import Service
+from recguide.serving.requests import Generate
+from recguide.serving.service import Service, service_of
 from recguide.serving.usage import usage_of
 
 
@@ -45,39 +47,73 @@ class Words(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Arrival:
+    """What the body of every request that generates begins with.
+
+    Attributes:
+        request: as it came.
+        service: answers it.
+        model: name of the model that is asked.
+        at: when it came, by the follower's clock.
+        deadline: seconds since the epoch by when it has to be done; None is never.
+        stream, include_usage: how it is answered.
+    """
+
+    request: Request
+    service: Service
+    model: str
+    at: float
+    deadline: float | None
+    stream: bool
+    include_usage: bool
+
+    @classmethod
+    def of(cls, body: Generate, request: Request) -> Self:
+        """Raises ApiError for a model that is not served, a time that is none, and options of no stream."""
+        service = service_of(request)
+        at = service.follower.clock()
+        model = service.model(body.model)
+        check_stream(body)
+        timeouts = (body.timeout, request.headers.get(TIMEOUT_HEADER))
+        return cls(
+            request=request,
+            service=service,
+            model=model,
+            at=at,
+            deadline=deadline_of(timeouts, service.settings.timeout_s),
+            stream=bool(body.stream),
+            include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """What is asked of the engine.
 
     Attributes:
-        route: for logs and traces.
+        route: for logs and spans.
         asks: prompts with their parameters.
-        deadline: seconds since the epoch by when it has to be done; None is never.
         names: parameter → the request's name for it, where they differ.
-        arrived: when it came, by the follower's clock.
-        stream, include_usage: how it is answered.
     """
 
     route: str
     asks: Sequence[Ask]
-    deadline: float | None
     names: Mapping[str, str]
-    arrived: float
-    stream: bool
-    include_usage: bool
 
 
 class Answering:
     """Answers one request."""
 
-    def __init__(self, service: Service, request: Request, job: Job, words: Words) -> None:
-        self._service = service
-        self._request = request
+    def __init__(self, arrival: Arrival, job: Job, words: Words) -> None:
+        self._arrival = arrival
+        self._service = arrival.service
+        self._request = arrival.request
         self._job = job
         self._words = words
 
     async def respond(self) -> Response:
         """Raises ApiError for what the engine refuses, and what fails before a stream has begun."""
-        if self._job.stream:
+        if self._arrival.stream:
             chunks = await self._submit()
             return EventStream(self._events(chunks), chunks.close)
         response = await while_connected(self._request.receive, self._whole)
@@ -87,7 +123,7 @@ class Answering:
         job = self._job
         try:
             return await self._service.engine.submit(
-                job.asks, request_id=self._request.state.request_id, deadline=job.deadline
+                job.asks, request_id=self._request.state.request_id, deadline=self._arrival.deadline
             )
         except RecGuideError as error:
             raise api_error(error, job.names) from error
@@ -113,7 +149,7 @@ class Answering:
                         followed.chunk(chunk, prompt)
                     if said := self._said(batch):
                         yield said
-            if self._job.include_usage:
+            if self._arrival.include_usage:
                 yield event(self._words.total(self._usage(followed.completions), followed.answer_metrics()))
         except RecGuideError as error:
             yield error_event(api_error(error, self._job.names))
@@ -130,7 +166,7 @@ class Answering:
             job.route,
             [len(prompt) for prompt, _ in job.asks],
             headers=self._request.headers,
-            arrived=job.arrived,
+            arrived=self._arrival.at,
         )
 
     def _usage(self, done: Sequence[Completion]) -> Usage:

@@ -15,7 +15,7 @@ from recguide.core import (
     TokenLogprobs,
     opens_thinking,
 )
-from recguide.serving.answering import Answering, Job
+from recguide.serving.answering import Answering, Arrival, Job
 from recguide.serving.bodies import StrictRoute
 from recguide.serving.conversation import prompt_ids
 from recguide.serving.documents import ANSWERS
@@ -23,12 +23,9 @@ from recguide.serving.errors import api_error
 from recguide.serving.hearing import Hearing, Said
 from recguide.serving.logprobs import chat_logprobs
 from recguide.serving.parameters import (
-    TIMEOUT_HEADER,
     chat_logprobs_wanted,
     chat_max_tokens,
     chat_names,
-    check_stream,
-    deadline_of,
     output_tokens,
     sampling_params,
     spare_tokens,
@@ -50,7 +47,7 @@ from recguide.serving.replies import (
     now,
 )
 from recguide.serving.requests import ChatRequest
-from recguide.serving.service import Service, service_of
+from recguide.serving.service import Service
 from recguide.serving.tools import Call, ToolPlan, plan_tools
 
 ROUTE = "/v1/chat/completions"
@@ -61,11 +58,8 @@ router = APIRouter(route_class=StrictRoute)
 @router.post(ROUTE, response_class=Response, responses=ANSWERS["ChatCompletion"], tags=["generate"])
 async def chat(body: ChatRequest, request: Request) -> Response:
     """Answers a conversation."""
-    service = service_of(request)
-    arrived = service.follower.clock()
-    model = service.model(body.model)
-    check_stream(body)
-    deadline = deadline_of((body.timeout, request.headers.get(TIMEOUT_HEADER)), service.settings.timeout_s)
+    arrival = Arrival.of(body, request)
+    service = arrival.service
     logprobs = chat_logprobs_wanted(body)
     most, field = chat_max_tokens(body)
     tools = _tool_plan(service, body)
@@ -83,9 +77,8 @@ async def chat(body: ChatRequest, request: Request) -> Response:
         structure=None if tools is None else tools.structure,
         stop=() if tools is None else tools.stop,
     )
-    include_usage = bool(body.stream_options and body.stream_options.include_usage)
-    job = Job(ROUTE, [(prompt, params)], deadline, names, arrived, bool(body.stream), include_usage)
-    return await Answering(service, request, job, ChatWords(service, model, body, prompt, tools)).respond()
+    words = ChatWords(service, arrival.model, body, prompt, tools)
+    return await Answering(arrival, Job(ROUTE, [(prompt, params)], names), words).respond()
 
 
 def _tool_plan(service: Service, body: ChatRequest) -> ToolPlan | None:

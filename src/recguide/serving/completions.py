@@ -8,16 +8,14 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from recguide.core import Chunk, Completion, ParameterError, SamplingParams, TokenLogprobs
-from recguide.serving.answering import Answering, Job
+from recguide.serving.answering import Answering, Arrival, Job
 from recguide.serving.bodies import StrictRoute
 from recguide.serving.documents import ANSWERS
 from recguide.serving.errors import api_error
 from recguide.serving.logprobs import text_logprobs
 from recguide.serving.parameters import (
-    TIMEOUT_HEADER,
     check_completion,
     completion_names,
-    deadline_of,
     output_tokens,
     sampling_params,
     spare_tokens,
@@ -33,7 +31,7 @@ from recguide.serving.replies import (
     now,
 )
 from recguide.serving.requests import CompletionRequest
-from recguide.serving.service import Service, service_of
+from recguide.serving.service import Service
 from recguide.serving.tokens import Coder
 from recguide.serving.usage import usage_of
 
@@ -45,21 +43,17 @@ router = APIRouter(route_class=StrictRoute)
 @router.post(ROUTE, response_class=Response, responses=ANSWERS["TextCompletion"], tags=["generate"])
 async def complete(body: CompletionRequest, request: Request) -> Response:
     """Continues prompts."""
-    service = service_of(request)
-    arrived = service.follower.clock()
-    model = service.model(body.model)
+    arrival = Arrival.of(body, request)
+    service = arrival.service
     check_completion(body)
-    deadline = deadline_of((body.timeout, request.headers.get(TIMEOUT_HEADER)), service.settings.timeout_s)
     given = _listed(body.prompt)
     prompts = [await _token_ids(service.coder, prompt) for prompt in given]
     echoes = [await _echo(service.coder, prompt) if body.echo else "" for prompt in given]
-    words = TextWords(service, model, body, prompts, echoes)
+    words = TextWords(service, arrival.model, body, prompts, echoes)
     if body.max_tokens == 0 and body.logprobs is None:
         return json_response(words.echoed())
     asks = [(prompt, _params(service, body, prompt)) for prompt in prompts]
-    include_usage = bool(body.stream_options and body.stream_options.include_usage)
-    job = Job(ROUTE, asks, deadline, completion_names(body), arrived, bool(body.stream), include_usage)
-    return await Answering(service, request, job, words).respond()
+    return await Answering(arrival, Job(ROUTE, asks, completion_names(body)), words).respond()
 
 
 def _listed(prompt: str | list[int] | list[str] | list[list[int]]) -> list[str | list[int]]:

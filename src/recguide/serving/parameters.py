@@ -151,7 +151,6 @@ def check_completion(body: CompletionRequest) -> None:
         raise refusal("max_tokens", "may be 0 only with echo")
     if body.echo and body.logprobs is not None and body.stream:
         raise refusal("logprobs", "of an echoed prompt are not streamed; leave out stream or echo")
-    check_stream(body)
 
 
 def check_stream(body: Generate) -> None:

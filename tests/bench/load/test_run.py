@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import islice
 
@@ -246,3 +248,12 @@ def test_the_first_model_is_asked_for():
         return name
 
     assert asyncio.run(whole()) == "tiny"
+
+
+def test_a_load_from_first_request_to_report_needs_no_torch():
+    code = (
+        "import sys\nimport recguide.bench.load.result, recguide.bench.load.report.page\n"
+        "from recguide.cli import app, bench, bench_options, bench_summary\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from recguide.bench.load.agreement import Agreement, agreement
 from recguide.bench.load.measures import chunk_tokens, e2e_ms, gaps_ms, tpot_ms, ttft_ms
@@ -16,7 +15,7 @@ from recguide.bench.load.record import Record
 from recguide.bench.load.run import Outcome, Plan
 from recguide.bench.load.slo import Slo
 from recguide.bench.load.summary import Summary, summarise
-from recguide.bench.results import provenance
+from recguide.bench.results import origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class LoadResult:
 
     Attributes:
         settings: as asked, for people to read and repeat; no key of anybody.
-        provenance: of the client: its device is where the load came from.
+        provenance: of the client, which needs no PyTorch; its device is where the load came from.
         agreement: of two endpoints' greedy texts.
     """
 
@@ -71,7 +70,7 @@ def conclude(
     greedy = len(outcomes) == 2 and plan.asking.temperature == 0
     return LoadResult(
         settings=settings,
-        provenance=provenance(torch.device("cpu")),
+        provenance={"device": f"CPU {platform.machine()}", **origin()},
         loaded=tuple(Loaded(each, summarise(each.records, each.lag_ms, slo)) for each in outcomes),
         agreement=agreement(outcomes[0].records, outcomes[1].records) if greedy else None,
     )
