@@ -1,13 +1,16 @@
-"""A work list that is used again is the one that would have been made."""
+"""A work list that is used again does what the one would that is made for its rows."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.attention.test_work import by_tile
 
-from recguide.attention import recent
-from recguide.attention.recent import KEPT, RecentWork
+from recguide.attention import recent, work
+from recguide.attention.recent import KEPT, MOST_SPARE, RecentWork
 from recguide.attention.work import RowColumns, Tiling, work_list
 
 TILING = Tiling(
@@ -40,37 +43,44 @@ def columns(rows, prefixes):
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(growing(), min_size=1, max_size=3))
-def test_it_is_what_the_rows_alone_give(batches):
-    known = RecentWork()
+@given(st.lists(growing(), min_size=1, max_size=3), st.booleans())
+def test_it_lists_what_the_rows_alone_give_and_little_more(batches, exact):
+    known, tiling = RecentWork(), replace(TILING, exact=exact, partial_rows=8 * TILING.partial_rows)
     for rows, turns in batches:
         for prefixes, stems in turns:
             now = [(*row[:1], stem, *row[2:]) for row, stem in zip(rows, stems, strict=True)]
-            found = known.work_list(columns(now, prefixes), TILING)
-            for got, expected in zip(found, work_list(columns(now, prefixes), TILING), strict=True):
-                np.testing.assert_array_equal(got, expected)
+            order, listed = known.work_list(columns(now, prefixes), tiling)
+            expected_order, fresh = work_list(columns(now, prefixes), tiling)
+            np.testing.assert_array_equal(order, expected_order)
+            found, expected = by_tile(listed, tiling), by_tile(fresh, tiling)
+            assert found.keys() == expected.keys()
+            for tile, items in found.items():
+                assert all(
+                    item[: work.OPEN + 1].tolist() == expected[tile][0][: work.OPEN + 1].tolist()
+                    for item in items
+                )
+                ends = [0, *(item[work.END] for item in items)]
+                assert [item[work.BEGIN] for item in items] == ends[:-1]
+                assert 0 <= ends[-1] - expected[tile][-1][work.END] <= (0 if exact else MOST_SPARE)
 
 
-def test_a_prefix_that_grows_within_a_block_takes_no_new_list(monkeypatch):
+def lists_made(monkeypatch, calls):
     made = []
-
-    def counted(*args):
-        made.append(args)
-        return work_list(*args)
-
-    monkeypatch.setattr(recent, "work_list", counted)
-    known, rows = RecentWork(), [(0, 0, True, 1)]
-    for prefix in range(20):
-        known.work_list(columns(rows, [prefix]), TILING)
-    assert len(made) == 20 // TILING.keys
-
-
-def test_stems_that_move_within_a_block_take_no_new_list(monkeypatch):
     monkeypatch.setattr(recent, "work_list", lambda *args: made.append(args) or work_list(*args))
-    made, known = [], RecentWork()
-    for stem in range(1, 5):
-        known.work_list(columns([(0, 0, True, 4), (0, stem, False, 2)], [6]), TILING)
-    assert len(made) == 1
+    known = RecentWork()
+    for rows, prefix in calls:
+        known.work_list(columns(rows, [prefix]), TILING)
+    return len(made)
+
+
+def test_a_prefix_that_grows_takes_a_new_list_only_when_the_spare_block_is_full(monkeypatch):
+    calls = [([(0, 0, True, 1)], prefix) for prefix in range(20)]
+    assert lists_made(monkeypatch, calls) == 3
+
+
+def test_stems_that_move_take_no_new_list(monkeypatch):
+    calls = [([(0, 0, True, 4), (0, stem, False, 2)], 5) for stem in range(5)]
+    assert lists_made(monkeypatch, calls) == 1
 
 
 def test_only_so_many_are_kept():

@@ -11,6 +11,7 @@ from tests.attention.batches import batches
 
 from recguide.attention.columns import Columns
 from recguide.attention.packing import BatchShape, Flat, batch_of, pack
+from recguide.attention.recent import RecentWork
 from recguide.attention.reference import ReferenceAttention
 from recguide.attention.rotation import Rotation
 from recguide.core import KVShape, RecGuideError, Row
@@ -55,9 +56,9 @@ def rotation_at(positions, dim=DIM, dtype=torch.float32, scaled=True):
     )
 
 
-def packed(attention, rows, tables, page_size, device=DEVICE):
+def packed(attention, rows, tables, page_size, device=DEVICE, recent=None):
     tokens = sum(len(row.tokens) for row in rows)
-    return pack(rows, tables, page_size, device, attention.tiling(tokens))
+    return pack(rows, tables, page_size, device, attention.tiling(tokens), recent)
 
 
 def projections(batch, heads, kv_heads, dim=DIM, dtype=torch.float32):
@@ -79,13 +80,29 @@ def tables_of(rows, page_size):
 
 
 def check(
-    rows, tables, page_size, *, heads=6, kv_heads=2, dim=DIM, dtype=torch.float32, atol=5e-6, **options
+    rows,
+    tables,
+    page_size,
+    *,
+    heads=6,
+    kv_heads=2,
+    dim=DIM,
+    dtype=torch.float32,
+    atol=5e-6,
+    grown=0,
+    **options,
 ):
-    """One layer of both backends: what comes out, and what they leave in the cache."""
+    """One layer of both backends: what comes out, and what they leave in the cache.
+
+    With `grown` its work list is one that served for prefixes shorter by so much.
+    """
     cache = cache_of(pages_of(tables), page_size, kv_heads, dim, dtype, layers=2)
     before, other = copy_of(cache), copy_of(cache)
     attention = TritonAttention(cache, heads, **options)
-    batch = packed(attention, rows, tables, page_size)
+    recent = RecentWork() if grown else None
+    before_it = [replace(row, prefix=max(0, row.prefix - grown)) for row in rows]
+    packed(attention, before_it, tables, page_size, recent=recent)
+    batch = packed(attention, rows, tables, page_size, recent=recent)
     qkv = projections(batch, heads, kv_heads, dim, dtype)
     rotation = rotation_at(batch.positions, dim, dtype, scaled=len(rows) % 2 == 1)
     expected = ReferenceAttention(other).plan(batch)(1, qkv.clone(), rotation)
@@ -149,6 +166,12 @@ programs = st.sampled_from((1, 2, 3, 4, 5, 6, 40))
 @given(batches(prefix=70, length=12, page_sizes=page_sizes), programs, st.booleans(), tunings)
 def test_equals_the_reference_in_float32(case, programs, exact, tuning):
     check(*case, exact=exact, programs=programs, tuning=tuning)
+
+
+@settings(max_examples=20, deadline=None)
+@given(batches(prefix=70, length=12, page_sizes=page_sizes), programs, st.booleans(), st.integers(1, 40))
+def test_work_lists_that_are_used_again_change_no_result(case, programs, exact, grown):
+    check(*case, exact=exact, programs=programs, tuning=FINE, grown=grown)
 
 
 @settings(max_examples=10, deadline=None)

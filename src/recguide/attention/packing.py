@@ -182,6 +182,7 @@ def pack(
     page_size: int,
     device: torch.device | str = "cpu",
     tiling: Tiling | None = None,
+    recent: RecentWork | None = None,
 ) -> PackedBatch:
     """Packs rows of any number of requests into one forward without any padding (architecture §2).
 
@@ -191,6 +192,7 @@ def pack(
         page_size: tokens a page.
         device: where the tensors go.
         tiling: how the attention backend cuts its work; None if it needs no list.
+        recent: spares most work lists of rows that come again.
 
     Raises RecGuideError for rows that cannot run together, naming the row.
     """
@@ -198,7 +200,7 @@ def pack(
     shape = flat.shape(len(tables), max(map(len, tables)), tiling)
     columns = Columns(shape.columns())
     buffer = np.zeros(columns.size, np.uint8)
-    flat.fill(columns.arrays(buffer), tables, page_size, tiling)
+    flat.fill(columns.arrays(buffer), tables, page_size, tiling, recent)
     return batch_of(columns.tensors(torch.from_numpy(buffer).to(device)), shape, flat)
 
 

@@ -1,8 +1,9 @@
 """Work lists used again: from one forward to the next texts grow, and often little else changes.
 
 What a work list says depends on the rows' lengths and kinds, and on how many blocks of keys each tile sees;
-prefixes and stems only say where the last block ends. So a list that was made for such rows serves again
-with its ends moved, until some tile sees another number of blocks.
+prefixes and stems only say where the last block ends. So a list is made with a block to spare for each tile,
+and serves again with its ends moved, until some tile sees more blocks than it lists, or far fewer. Blocks
+that are listed and do not exist cost nothing: an item ends where its keys do.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ Index = NDArray[np.intp]
 KEPT = 64
 """Arrangements of rows whose list is kept, the last one of each."""
 
+SPARE = 1
+"""Blocks that a tile's list has to spare when it is made."""
+MOST_SPARE = 2 * SPARE
+"""Beyond that a list is made anew: the load of programs would be uneven."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Known:
@@ -41,7 +47,8 @@ class _Known:
     Attributes:
         row, ahead: [N], of each token of `order` its row, and the keys that it sees beyond prefix and stem.
         queries: [tiles], where each tile begins in `order`.
-        flying: of each tile, keys in flight among which its tokens see some; `blocks`: of all keys.
+        flying: of each tile, keys in flight among which its tokens see some.
+        blocks: of each tile, those listed.
         tile: of each row of `work` its tile; the number of tiles where the row is no item.
     """
 
@@ -51,7 +58,7 @@ class _Known:
     ahead: Ints
     queries: Index
     flying: Ints
-    blocks: bytes
+    blocks: Ints
     tile: Index
 
 
@@ -62,18 +69,23 @@ class RecentWork:
         self._known: OrderedDict[tuple[bytes | Tiling, ...], _Known] = OrderedDict()
 
     def work_list(self, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
-        """What `work.work_list` returns. The arrays are kept here: the next call may change them."""
+        """What `work.work_list` returns, with blocks to spare; without, where all that are listed count (exact).
+
+        The arrays are kept here: the next call may change them.
+        """
         key = (*[column.tobytes() for column in (rows.request, rows.causal, rows.length)], tiling)
         known = self._known.get(key)
         if known is None or not _moved(known, rows, tiling):
-            known = self._known[key] = _remembered(*work_list(rows, tiling), rows, tiling)
+            known = self._known[key] = _remembered(rows, tiling)
             self._known.move_to_end(key)
             if len(self._known) > KEPT:
                 self._known.popitem(last=False)
         return known.order, known.work
 
 
-def _remembered(order: Ints, work: Ints, rows: RowColumns, tiling: Tiling) -> _Known:
+def _remembered(rows: RowColumns, tiling: Tiling) -> _Known:
+    spare = 0 if tiling.exact else SPARE
+    order, work = work_list(rows, tiling, spare)
     row = np.arange(len(rows.length)).repeat(rows.length)[order[:, TOKEN]]
     is_item = work[:, TOKENS] > 0
     is_item[tiling.programs] = False  # the row on split tiles
@@ -94,7 +106,7 @@ def _remembered(order: Ints, work: Ints, rows: RowColumns, tiling: Tiling) -> _K
         ahead=order[:, SEEN] - (rows.prefix + rows.stem)[row],
         queries=queries,
         flying=flying,
-        blocks=blocks.tobytes(),
+        blocks=blocks + spare,
         tile=tile,
     )
 
@@ -105,7 +117,8 @@ def _moved(known: _Known, rows: RowColumns, tiling: Tiling) -> bool:
     seen += known.ahead
     ends = np.zeros((2, len(known.queries) + 1), np.int32)
     np.maximum.reduceat(seen, known.queries, out=ends[0, :-1])
-    if tiling.blocks(ends[0, :-1], known.flying).tobytes() != known.blocks:
+    spare = known.blocks - tiling.blocks(ends[0, :-1], known.flying)
+    if spare.min() < 0 or spare.max() > (0 if tiling.exact else MOST_SPARE):
         return False
     np.minimum.reduceat(seen, known.queries, out=ends[1, :-1])
     known.order[:, SEEN] = seen

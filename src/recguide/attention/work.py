@@ -34,7 +34,8 @@ CACHED, DRAFT, DRAFT_END = range(4, 7)
 OPEN = 7
 """Item: cached keys that all tokens of the tile see."""
 BEGIN, END = 8, 9
-"""Item: its blocks among the tile's, cached keys first; in exact mode a block holds keys of one kind."""
+"""Item: its blocks among the tile's, cached keys first; in exact mode a block holds keys of one kind. In other
+modes the last ones may lie beyond all keys: a list that is used again has some to spare."""
 PARTIAL, HOME, RESULTS = range(10, 13)
 """Item: row of the workspace where its results go (exact mode: a block's after another's, unless the item
 begins with block 0), and of its tile: first such row, and results. PARTIAL is -1 for a whole tile."""
@@ -127,15 +128,15 @@ def items_cap(tokens: int, requests: int, tiling: Tiling) -> int:
     return tiling.programs + 1 + tiles * tiling.kv_heads + tiling.programs
 
 
-def work_list(rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
-    """The work of one forward.
+def work_list(rows: RowColumns, tiling: Tiling, spare: int = 0) -> tuple[Ints, Ints]:
+    """The work of one forward; each tile lists `spare` blocks more than its keys fill.
 
     Returns `order` [N, 3], tokens grouped by request, each request's in packed order, and the work list
     [at most `items_cap`, FIELDS].
     """
     one = rows.length.sum() <= FEW_TILES * tiling.tokens and (rows.request == rows.request[0]).all()
     order, tiles = _tiles_of_one(rows, tiling) if one else _tiles(rows, tiling)
-    blocks = tiles.blocks.repeat(tiling.kv_heads)
+    blocks = (tiles.blocks + spare).repeat(tiling.kv_heads)
     programs = _side_by_side(int(blocks.sum()), tiling)
     while True:
         cut = _cut(blocks, tiling, programs)

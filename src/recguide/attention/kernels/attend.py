@@ -152,6 +152,8 @@ def _item(
     open_keys = tl.load(item_ptr + OPEN)
     begin = tl.load(item_ptr + BEGIN)
     end = tl.load(item_ptr + END)
+    if not EXACT:
+        end = tl.minimum(end, tl.cdiv(cached + draft_end - draft, KEYS))  # the list may have some to spare
     partial = tl.load(item_ptr + PARTIAL)
 
     # The visibility rule: a causal token sees the cache up to itself and nothing in flight; a token of a
