@@ -59,9 +59,13 @@ class PaddedForwards:
         batch = self._inputs.batch_with(flat)
         # PyTorch's attention takes every token for some row's.
         own = {name: getattr(batch, name)[: flat.tokens] for name in PER_TOKEN}
-        # A fake model reads the rows, whose tokens may not have been known when they were laid out.
+        # A fake model reads the rows, which may have been laid out for an earlier step.
         rows = tuple(
-            replace(row, tokens=tuple(batch.tokens[start : start + len(row.tokens)].tolist()))
+            replace(
+                row,
+                tokens=tuple(batch.tokens[start : start + len(row.tokens)].tolist()),
+                prefix=int(batch.prefix[start]),
+            )
             for row, start in zip(batch.rows, batch.row_starts, strict=True)
         )
         return self._runner._run(self._inputs, replace(batch, rows=rows, **own))
@@ -73,3 +77,7 @@ class RememberedInputs(Inputs):
     def fill(self, flat, *rest):
         self.flat = flat
         super().fill(flat, *rest)
+
+    def fill_step(self, before, flat, *rest):
+        self.flat = flat
+        super().fill_step(before, flat, *rest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,3 +96,40 @@ def test_what_was_saved_can_be_filled_in_again():
     filled.send()
     assert filled.batch.tokens.tolist() == [5, 6, 0, 0]
     assert filled.batch.kv_slots.tolist() == [30, 31, -1, -1]
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(1, 5), st.integers(1, 6))
+def test_a_step_further_is_what_its_rows_alone_give(prefixes, page_size, steps):
+    """Step after step, each in the other of two buffers, and with new pages where they are needed."""
+    count, last = len(prefixes), max(prefixes) + steps
+    pages = [[19 * at + page for page in range(last // page_size + 1)] for at in range(count)]
+    shape = BatchShape(count + 1, count, count, len(pages[0]), TILING)
+    both = [inputs_of(Room(shape, SettleShape(count, 1, 1, 1))) for _ in range(3)]
+
+    def filled_at(inputs, step):
+        rows = [Row(at, prefix + step, (7,), True, wanted=(0,)) for at, prefix in enumerate(prefixes)]
+        tables = [mine[: row.prefix // page_size + 1] for mine, row in zip(pages, rows, strict=True)]
+        flat = Flat(rows, tables, page_size)
+        judged = [Judged((7,), at, 9 + at - step, False, (1,)) for at in range(count)]
+        inputs.fill(flat, tables, page_size, [Sampling(at, 0.5) for at in range(count)], judged)
+        return flat, tables
+
+    flat, tables = filled_at(both[0], 0)
+    for step in range(1, steps + 1):
+        before, now = both[(step + 1) % 2], both[step % 2]
+        _, longer = filled_at(both[2], step)
+        grown = [(at, np.array(longer[at])) for at in range(count) if len(longer[at]) > len(tables[at])]
+        flat, tables = flat.moved(1), longer
+        now.fill_step(before, flat, grown, page_size)
+        assert now.fewest_left == 9 - step
+        assert flat.prefix_tokens == sum(prefixes) + step * count
+        for inputs in (now, both[2]):
+            inputs.send()
+        for name in PER_TOKEN:
+            assert torch.equal(getattr(now.batch, name), getattr(both[2].batch, name)), name
+        for at, table in enumerate(tables):
+            assert now.batch.block_tables[at, : len(table)].tolist() == table
+        for column in ("seed", "position", "start", "slot", "temperature", "draft"):
+            assert torch.equal(getattr(now.slots, column), getattr(both[2].slots, column)), column
+        assert torch.equal(now.settle.words, both[2].settle.words)
+        assert torch.equal(now.batch.order[:count], both[2].batch.order[:count])

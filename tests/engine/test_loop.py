@@ -251,18 +251,23 @@ def test_a_recorded_forward_says_what_it_was():
 def counted(machine):
     """How often forwards were packed before they were known to come, and how often they then ran."""
     counts = {"ready": 0, "ahead": 0}
-    ready, go_ahead = machine.runner.ready, machine._go_ahead
+    go_ahead = machine._go_ahead
 
-    def count_ready(plan):
-        counts["ready"] += 1
-        return ready(plan)
+    def count_ready(ready):
+        def counting(*args, **options):
+            counts["ready"] += 1
+            return ready(*args, **options)
+
+        return counting
 
     def count_ahead(landed):
         flight = go_ahead(landed)
         counts["ahead"] += flight is not None
         return flight
 
-    machine.runner.ready, machine._go_ahead = count_ready, count_ahead
+    machine.runner.ready = count_ready(machine.runner.ready)
+    machine.runner.ready_again = count_ready(machine.runner.ready_again)
+    machine._go_ahead = count_ahead
     return counts
 
 

@@ -6,7 +6,8 @@ A `BatchShape` fixes where each array lies, so a CUDA graph finds the next batch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain
 
@@ -84,6 +85,18 @@ class Flat:
         self._begins = np.array([[row.stem for row in rows], [row.prefix for row in rows]], np.int32)
         self.starts = self._begins[0] + self._begins[1]
 
+    def moved(self, by: int) -> Flat:
+        """The same rows so many positions further on; `rows` are those that they were made from."""
+        further = copy(self)
+        further._begins = self._begins + np.array([[0], [by]], np.int32)
+        further.starts = self.starts + by
+        return further
+
+    @property
+    def prefix_tokens(self) -> int:
+        """M, the prefix of each request once."""
+        return int(self._begins[1, self.structure.first_rows].sum())
+
     @property
     def tokens(self) -> int:
         return self.structure.tokens
@@ -126,18 +139,33 @@ class Flat:
         recent: RecentWork | None = None,
     ) -> None:
         """Writes what `fill_structure` leaves out."""
-        n, lies, facts, positions = self.tokens, self.structure, arrays["facts"], arrays["positions"]
-        arrays["tokens"][:n] = list(chain.from_iterable([row.tokens for row in self.packed_rows]))
-        facts[STEM:, :n] = self._begins.take(lies.row, 1)
-        np.add(self.starts.take(lies.row), lies.facts[SLOT], out=positions[:n])
-        self._fill_cache(arrays, tables, page_size)
+        arrays["tokens"][: self.tokens] = list(chain.from_iterable([row.tokens for row in self.packed_rows]))
+        self.fill_places(arrays, enumerate(tables), page_size, tiling, recent)
+
+    def fill_places(
+        self,
+        arrays: Arrays,
+        tables: Iterable[tuple[int, Sequence[int] | Ints]],
+        page_size: int,
+        tiling: Tiling | None = None,
+        recent: RecentWork | None = None,
+    ) -> None:
+        """Writes all that says where in their texts and in the cache rows stand, and what they see.
+
+        `tables` are those of requests, by their numbers, that are not written yet.
+        """
+        lies, at = self.structure, slice(self.tokens)
+        arrays["facts"][STEM:, at] = self._begins.take(lies.row, 1)
+        np.add(self.starts.take(lies.row), lies.facts[SLOT], out=arrays["positions"][at])
+        block_tables = arrays["block_tables"]
+        for request, table in tables:
+            block_tables[request, : len(table)] = table
+        self._fill_cache(arrays, page_size)
         self._fill_work(arrays, tiling, recent)
 
-    def _fill_cache(self, arrays: Arrays, tables: Tables, page_size: int) -> None:
-        """Block tables, and where the causal tokens' KV goes."""
+    def _fill_cache(self, arrays: Arrays, page_size: int) -> None:
+        """Where the causal tokens' KV goes."""
         block_tables, written = arrays["block_tables"], self.structure.written
-        for row, table in zip(block_tables, tables, strict=False):
-            row[: len(table)] = table
         if not written:
             return
         positions = arrays["positions"][:written]

@@ -69,7 +69,7 @@ class RecentWork:
         self._known: OrderedDict[tuple[bytes | Tiling, ...], _Known] = OrderedDict()
 
     def work_list(self, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
-        """What `work.work_list` returns, with blocks to spare; without, where all that are listed count (exact).
+        """What `work.work_list` returns, with blocks to spare where it does not matter.
 
         The arrays are kept here: the next call may change them.
         """

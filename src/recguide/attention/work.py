@@ -34,8 +34,8 @@ CACHED, DRAFT, DRAFT_END = range(4, 7)
 OPEN = 7
 """Item: cached keys that all tokens of the tile see."""
 BEGIN, END = 8, 9
-"""Item: its blocks among the tile's, cached keys first; in exact mode a block holds keys of one kind. In other
-modes the last ones may lie beyond all keys: a list that is used again has some to spare."""
+"""Item: its blocks among the tile's, cached keys first; in exact mode a block holds keys of one kind. Else
+the last ones may lie beyond all keys: a list that is used again has some to spare."""
 PARTIAL, HOME, RESULTS = range(10, 13)
 """Item: row of the workspace where its results go (exact mode: a block's after another's, unless the item
 begins with block 0), and of its tile: first such row, and results. PARTIAL is -1 for a whole tile."""

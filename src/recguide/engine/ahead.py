@@ -1,8 +1,9 @@
 """Plain steps, one forward after another: the next one is made ready while this one runs.
 
 If no request ends, the next forward is this one a position further on, and only its tokens are not known yet.
-They are written in when this one has landed, so a device waits for little more than a copy. If a request did
-end, or others came, what was made ready is dropped: it has changed nothing.
+They are written in when this one has landed, so a device waits for little more than a copy. From the third
+step of a run on, the input is the last one's with little changed. If a request did end, or others came, what
+was made ready is dropped: it has changed nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from recguide.engine.docket import Docket
+from recguide.engine.flight import Flight
 from recguide.engine.scheduler import Scheduled
 from recguide.speculation import rows
 from recguide.speculation.rows import Phase
@@ -22,13 +23,15 @@ UNKNOWN = 0
 """Stands for a token in the layouts of a forward that was made ready before its tokens were known."""
 
 
-def steps_after(plan: Sequence[Scheduled], docket: Docket) -> list[Scheduled] | None:
+def steps_after(flight: Flight) -> Sequence[Scheduled] | None:
     """The plan after this one if no request ends; None unless all of it are plain steps and none is the last.
 
     A request that may end by its text is not run past that text, so its next step is not foreseen.
     """
+    if flight.steps is not None:
+        return flight.plan if flight.steps.inputs.fewest_left > 1 else None
     foreseen: list[Scheduled] = []
-    for scheduled, place in zip(plan, docket.places, strict=True):
+    for scheduled, place in zip(flight.plan, flight.docket.places, strict=True):
         request = scheduled.request
         layout = scheduled.layout
         plain = place >= 0 and layout.phase is Phase.VERIFY and len(layout.rows) == len(layout.block) == 1

@@ -31,7 +31,7 @@ from recguide.engine.errors import (
     deadline_passed,
     is_lack_of_memory,
 )
-from recguide.engine.flight import Flight, Forward, Landed
+from recguide.engine.flight import Flight, Forward, Landed, Ready
 from recguide.engine.flown import Flown, Landing
 from recguide.engine.judging import Judge
 from recguide.engine.observing import Observer, Watch
@@ -40,7 +40,6 @@ from recguide.engine.plan import lay_out
 from recguide.engine.planning import Planner, observe, remember
 from recguide.engine.request import Request, Sampling
 from recguide.engine.rounds import Decision
-from recguide.engine.runner import Ready
 from recguide.engine.scheduler import Scheduled, Scheduler
 from recguide.engine.start import start
 from recguide.engine.tables import Identity, Policies
@@ -298,11 +297,14 @@ class Engine:
         """Makes the next forward ready while this one runs, if only its tokens are unknown."""
         if self._flight is None or not self.runner.has_graphs:
             return
-        plan = steps_after(self._flight.plan, self._flight.docket)
-        if plan is None or not self._scheduler.is_all(plan):
+        steps, plan = self._flight.steps, steps_after(self._flight)
+        if plan is None or not self._scheduler.is_all(plan) or not self._planner.foresee(plan):
             return
-        if self._planner.foresee(plan) and self._scheduler.reserve(plan):
-            self._ahead = self.runner.ready(plan)
+        grown = self._scheduler.reserve(plan)
+        if grown is not None:
+            self._ahead = (
+                self.runner.ready_again(steps, grown) if steps else self.runner.ready(plan, steps=True)
+            )
 
     def _go_ahead(self, landed: Landed) -> Flight | None:
         """Starts what was made ready if it came true."""

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from recguide.attention.packing import Flat
 from recguide.engine.buckets import Bucket
 from recguide.engine.docket import Docket
+from recguide.engine.inputs import Inputs
 from recguide.engine.scheduler import Scheduled
 from recguide.speculation.rows import Phase
 from recguide.speculation.step import StepOutput
@@ -42,6 +44,24 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
+class Ready:
+    """A forward that is laid out and packed on the host, and not on its way yet.
+
+    Attributes:
+        bucket: of its graph; None runs without one.
+        steps: whether it is plain steps of which another may follow; all but the first of them share one
+            plan, whose rows stand where the second stood.
+    """
+
+    plan: Sequence[Scheduled]
+    docket: Docket
+    flat: Flat
+    bucket: Bucket | None
+    inputs: Inputs
+    steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Landed:
     """What came of a forward.
 
@@ -61,16 +81,19 @@ class Flight:
     Attributes:
         plan: whose rows run, in the order of the rows.
         docket: who decides what.
-        query_tokens: N, without padding.
+        query_tokens, prefix_tokens: N and M, without padding.
         land: waits for the forward and returns what came of it.
         drop: waits for it where it runs already.
+        steps: what it was made of if it is plain steps of which another may follow.
     """
 
     plan: Sequence[Scheduled]
     docket: Docket
     query_tokens: int
+    prefix_tokens: int
     land: Callable[[], Landed]
     drop: Callable[[], object]
+    steps: Ready | None = None
 
     @property
     def awaited(self) -> bool:

@@ -5,7 +5,7 @@ All lie in one buffer. On a CPU both are the same memory; to a GPU one copy brin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -88,12 +88,14 @@ class Inputs:
         self, room: Room, columns: Columns, host: Tensor, device: Tensor, use: AdapterUse = AdapterUse.NONE
     ) -> None:
         self.room = room
-        self._arrays = columns.arrays(host.numpy())
-        self._of_structure = host.numpy()[columns.starts["slots"] : columns.starts["order"]]
+        self._bytes = host.numpy()
+        self._arrays = columns.arrays(self._bytes)
+        self._of_structure = self._bytes[columns.starts["slots"] : columns.starts["order"]]
         self._images: dict[Structure, NDArray[np.uint8]] = {}
         self._tables_at = columns.starts["block_tables"]
         self._host, self._device = host, device
         self._filled = 0
+        self._judged = 0
         self._heads: dict[int, tuple[Tensor, Tensor]] = {}
         tensors = columns.tensors(device)
         self._tensors = tensors
@@ -146,6 +148,41 @@ class Inputs:
         self._slots.fill_in(flat, sampling)
         self.room.settle.fill(arrays["settle"], judged)
         self._filled = self._tables_at + 4 * len(tables) * batch.pages
+        self._judged = len(judged)
+
+    def fill_step(
+        self,
+        before: Inputs,
+        flat: Flat,
+        grown: Iterable[tuple[int, NDArray[np.int32]]],
+        page_size: int,
+        recent: RecentWork | None = None,
+    ) -> None:
+        """Writes plain steps that follow those of `before`, an input of the same room, but for their tokens.
+
+        `flat` stands a position further on; `grown` are the block tables that have new pages.
+        """
+        filled = before._filled
+        self._bytes[:filled] = before._bytes[:filled]
+        flat.fill_places(self._arrays, grown, page_size, self.room.batch.tiling, recent)
+        used = flat.wanted
+        self._slots.start[:used] += 1
+        self._slots.position[:used] += 1
+        self._filled, self._judged = filled, before._judged
+        self.count_down()
+
+    def count_down(self) -> None:
+        """Each of the judged requests may emit one token less."""
+        self._caps[:] -= 1
+
+    @property
+    def fewest_left(self) -> int:
+        """Tokens that each of the judged requests may still emit, at least."""
+        return int(self._caps.min())
+
+    @property
+    def _caps(self) -> NDArray[np.int32]:
+        return self.room.settle.caps(self._arrays["settle"], self._judged)
 
     def set_tokens(self, tokens: NDArray[np.int32]) -> None:
         """Changes the first tokens of the batch; the rest of what is filled in stays."""

@@ -41,6 +41,8 @@ class Judge:
 
     def decide(self, flight: Flight, landed: Landed) -> list[Decision | None]:
         """One decision for each request of the flight; None for those that have ended meanwhile."""
+        if flight.steps is not None and landed.output is not None and not landed.output.bad.any():
+            return _steps(flight.plan, landed.output)
         plan, docket = flight.plan, flight.docket
         decisions: list[Decision | None] = [None] * len(plan)
         by_host: list[int] = []
@@ -108,6 +110,20 @@ class Judge:
             for i, decision in zip(well, found, strict=True):
                 decisions[i] = decision
         return decisions
+
+
+def _steps(plan: Sequence[Scheduled], output: StepOutput) -> list[Decision | None]:
+    """The verdicts on plain steps that the device has picked: the same as any other's, sooner."""
+    steps = len(plan)
+    columns = (output.tokens, output.stopped, output.entropies)
+    return [
+        None
+        if scheduled.request.finish_reason is not None
+        else Verdict(scheduled.layout, (token,), 1, bool(stopped), entropies=(entropy,))
+        for scheduled, token, stopped, entropy in zip(
+            plan, *(column[:steps].tolist() for column in columns), strict=True
+        )
+    ]
 
 
 class _Said:

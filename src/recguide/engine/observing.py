@@ -54,7 +54,7 @@ class Watch:
         since, self._since = self._since, perf_counter()
         step_ms = 0.0 if since is None else 1e3 * (self._since - since)
         preemptions, self._preemptions = self._preemptions, self._scheduler.preemptions
-        prefill, draft, prefix_tokens = _totals(flight)
+        prefill, draft = _totals(flight)
         self.observer(
             StepReport(
                 at=time(),
@@ -63,7 +63,7 @@ class Watch:
                 draft=draft,
                 verify=len(flight.plan) - prefill - draft,
                 query_tokens=flight.query_tokens,
-                prefix_tokens=prefix_tokens,
+                prefix_tokens=flight.prefix_tokens,
                 emitted=sum([advanced.kept for advanced in done]),
                 running=len(self._scheduler.running),
                 waiting=len(self._scheduler.waiting),
@@ -79,17 +79,16 @@ class Watch:
         )
 
 
-def _totals(flight: Flight) -> tuple[int, int, int]:
-    """Requests that prefill and that draft, and M, each prefix once."""
-    prefill = draft = prefix_tokens = 0
+def _totals(flight: Flight) -> tuple[int, int]:
+    """Requests that prefill and that draft."""
+    prefill = draft = 0
     for scheduled in flight.plan:
         layout = scheduled.layout
-        prefix_tokens += layout.rows[0].prefix
         if layout.phase is _PREFILLS:
             prefill += 1
         elif layout.phase is _DRAFTS:
             draft += 1
-    return prefill, draft, prefix_tokens
+    return prefill, draft
 
 
 def _rounds(done: Sequence[Advanced]) -> tuple[RoundReport, ...]:

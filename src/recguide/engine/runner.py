@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -17,8 +17,8 @@ from recguide.attention.recent import RecentWork
 from recguide.core import AdapterUse, Backbone, PackedBatch, RecGuideError, Row
 from recguide.engine.backends import attention_for
 from recguide.engine.buckets import Bucket, Buckets
-from recguide.engine.docket import BY_HOST, Docket, docket_of
-from recguide.engine.flight import Flight, Forward, Landed
+from recguide.engine.docket import BY_HOST, docket_of
+from recguide.engine.flight import Flight, Forward, Landed, Ready
 from recguide.engine.inputs import Inputs
 from recguide.engine.landing import Landings
 from recguide.engine.replays import Replays
@@ -29,21 +29,6 @@ from recguide.kv.cache import KVCache
 from recguide.kv.pages import PagePool
 from recguide.speculation.slots import Picker
 from recguide.speculation.step import settle_step
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A forward that is laid out and packed on the host, and not on its way yet.
-
-    Attributes:
-        bucket: of its graph; None runs without one.
-    """
-
-    plan: Sequence[Scheduled]
-    docket: Docket
-    flat: Flat
-    bucket: Bucket | None
-    inputs: Inputs
 
 
 class Runner:
@@ -106,15 +91,17 @@ class Runner:
         if self._picker is not None:
             return self.go(self.ready(plan))
         rows, tables = _rows_and_tables(plan)
+        flat = Flat(rows, tables, self.pool.page_size)
         return Flight(
             plan,
             docket_of(plan, None),
-            sum(len(row.tokens) for row in rows),
+            flat.tokens,
+            flat.prefix_tokens,
             lambda: Landed(self.forward(rows, tables), None),
             _nothing,
         )
 
-    def ready(self, plan: Sequence[Scheduled]) -> Ready:
+    def ready(self, plan: Sequence[Scheduled], *, steps: bool = False) -> Ready:
         """Packs a plan on the host, which may be done while another forward runs, but one plan at a time."""
         rows, tables = _rows_and_tables(plan)
         flat = Flat(rows, tables, self.pool.page_size)
@@ -126,7 +113,18 @@ class Runner:
         docket = docket_of(plan, inputs.room.settle)
         sampling = [scheduled.request.sampling for scheduled in plan]
         inputs.fill(flat, tables, self.pool.page_size, sampling, docket.judged, self._recent)
-        return Ready(plan, docket, flat, bucket, inputs)
+        if steps:
+            inputs.count_down()  # a token of each request is on its way
+        return Ready(plan, docket, flat, bucket, inputs, steps and bucket is not None)
+
+    def ready_again(self, ready: Ready, grown: Iterable[int]) -> Ready:
+        """Packs the plain steps that follow those of `ready`; `grown` are requests of it with new pages."""
+        assert ready.bucket is not None, "steps run through graphs"
+        inputs = self._with_graphs.inputs(ready.bucket)
+        flat = ready.flat.moved(1)
+        tables = ((at, ready.plan[at].request.table.array) for at in grown)
+        inputs.fill_step(ready.inputs, flat, tables, self.pool.page_size, self._recent)
+        return replace(ready, flat=flat, inputs=inputs)
 
     def go(self, ready: Ready) -> Flight:
         """Starts the forward. The one before must have landed."""
@@ -143,8 +141,10 @@ class Runner:
             ready.plan,
             ready.docket,
             ready.flat.tokens,
+            ready.flat.prefix_tokens,
             lambda: Landed(logits, inputs.read(landing.wait())),
             landing.wait,
+            ready if ready.steps else None,
         )
 
     @torch.inference_mode()
@@ -275,6 +275,6 @@ def _noted(ready: Ready) -> Forward:
         by_host=ready.docket.places.count(BY_HOST),
         query_tokens=ready.flat.tokens,
         wanted=ready.flat.wanted,
-        prefix_tokens=sum(scheduled.layout.rows[0].prefix for scheduled in plan),
+        prefix_tokens=ready.flat.prefix_tokens,
         input=None if ready.bucket is None else ready.inputs.saved(),
     )

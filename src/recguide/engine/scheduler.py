@@ -162,15 +162,18 @@ class Scheduler:
         full = len(self.running) >= self._max_running
         return len(plan) == len(self.running) and (full or not self.waiting)
 
-    def reserve(self, plan: Sequence[Scheduled]) -> bool:
-        """Makes room for a plan without taking it from anyone; false if there is too little."""
+    def reserve(self, plan: Sequence[Scheduled]) -> list[int] | None:
+        """Makes room for a plan without taking it from anyone; None if there is too little.
+
+        Returns the places in the plan of those that have new pages.
+        """
+        short = [at for at, scheduled in enumerate(plan) if not _has_room(scheduled.request)]
         try:
-            for scheduled in plan:
-                if not _has_room(scheduled.request):
-                    scheduled.request.table.extend(_room(scheduled.request))
+            for at in short:
+                plan[at].request.table.extend(_room(plan[at].request))
         except OutOfPages:
-            return False
-        return True
+            return None
+        return short
 
     # --- tokens ---------------------------------------------------------------------------------------------
 

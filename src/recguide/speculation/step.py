@@ -82,6 +82,10 @@ class SettleShape:
             and len(judged.branches) <= self.branches
         )
 
+    def caps(self, words: Words, requests: int) -> Words:
+        """[requests] tokens that each of the first may still emit: a filled table's own, to be changed."""
+        return words[: requests * self.stride].reshape(requests, self.stride)[:, 1]
+
     def fill(self, words: Words, judged: Sequence[Judged]) -> None:
         """Writes a table; requests beyond those of `judged` are inert.
 
@@ -229,6 +233,11 @@ class StepOutput:
     def bad(self) -> Words:
         """[W], 0 or 1."""
         return self.integers[2]
+
+    @property
+    def entropies(self) -> NDArray[np.float32]:
+        """[W], in nats."""
+        return self.reals[2]
 
 
 def settle_step(picks: Picks, table: SettleTable, out: Tensor) -> None:
