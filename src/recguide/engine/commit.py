@@ -107,7 +107,8 @@ def publish(done: Advanced) -> Chunk | None:
         request.text.extend(tokens)
     if request.finish_reason is not None:
         request.text.finish()
-    request.logprobs += logprobs
+    if logprobs:
+        request.logprobs += logprobs
     request.stats.tokens = len(request.emitted)
     _count(request, verdict, kept)
     return _chunk(request, tokens, origins, logprobs)

@@ -26,6 +26,22 @@ class UndecodableTokens(RecGuideError):  # noqa: N818 - it names what was found
         super().__init__(f"text: the tokenizer failed on these tokens: {type(cause).__name__}: {cause}")
 
 
+def remembering(decode: Decode) -> Decode:
+    """The same, with the text of every single token kept: each stream asks for it again at its next token."""
+    known: dict[int, str] = {}
+
+    def decoded(ids: Sequence[int]) -> str:
+        if len(ids) != 1:
+            return decode(ids)
+        (token,) = ids
+        text = known.get(token)
+        if text is None:
+            text = known[token] = decode(ids)
+        return text
+
+    return decoded
+
+
 class TextStream:
     """The text of one choice as it grows.
 
