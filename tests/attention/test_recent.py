@@ -75,16 +75,17 @@ def lists_made(monkeypatch, calls):
 
 def test_a_prefix_that_grows_takes_a_new_list_only_when_the_spare_block_is_full(monkeypatch):
     calls = [([(0, 0, True, 1)], prefix) for prefix in range(20)]
-    assert lists_made(monkeypatch, calls) == 3
+    assert lists_made(monkeypatch, calls) == 1 + 3
 
 
 def test_stems_that_move_take_no_new_list(monkeypatch):
     calls = [([(0, 0, True, 4), (0, stem, False, 2)], 5) for stem in range(5)]
-    assert lists_made(monkeypatch, calls) == 1
+    assert lists_made(monkeypatch, calls) == 1 + 1
 
 
 def test_only_so_many_are_kept():
     known = RecentWork()
     for length in range(1, KEPT + 10):
-        known.work_list(columns([(0, 0, True, length)], [0]), TILING)
-    assert len(known._known) == KEPT
+        for _ in range(2):
+            known.work_list(columns([(0, 0, True, length)], [0]), TILING)
+    assert len(known._known) == len(known._met) == KEPT

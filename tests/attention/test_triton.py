@@ -101,7 +101,8 @@ def check(
     attention = TritonAttention(cache, heads, **options)
     recent = RecentWork() if grown else None
     before_it = [replace(row, prefix=max(0, row.prefix - grown)) for row in rows]
-    packed(attention, before_it, tables, page_size, recent=recent)
+    for _ in range(2):
+        packed(attention, before_it, tables, page_size, recent=recent)
     batch = packed(attention, rows, tables, page_size, recent=recent)
     qkv = projections(batch, heads, kv_heads, dim, dtype)
     rotation = rotation_at(batch.positions, dim, dtype, scaled=len(rows) % 2 == 1)

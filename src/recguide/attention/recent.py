@@ -31,8 +31,10 @@ from recguide.attention.work import (
 Ints = NDArray[np.int32]
 Index = NDArray[np.intp]
 
+_Key = tuple[bytes | Tiling, ...]
+
 KEPT = 64
-"""Arrangements of rows whose list is kept, the last one of each."""
+"""Arrangements of rows whose list is kept, the last one of each, and others that have been met."""
 
 SPARE = 1
 """Blocks that a tile's list has to spare when it is made."""
@@ -66,7 +68,8 @@ class RecentWork:
     """Makes work lists, from recent ones where it can."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[bytes | Tiling, ...], _Known] = OrderedDict()
+        self._known: OrderedDict[_Key, _Known] = OrderedDict()
+        self._met: OrderedDict[_Key, None] = OrderedDict()
 
     def work_list(self, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
         """What `work.work_list` returns, with blocks to spare where it does not matter.
@@ -75,12 +78,23 @@ class RecentWork:
         """
         key = (*[column.tobytes() for column in (rows.request, rows.causal, rows.length)], tiling)
         known = self._known.get(key)
+        if known is None and self._is_new(key):
+            return work_list(rows, tiling)
         if known is None or not _moved(known, rows, tiling):
             known = self._known[key] = _remembered(rows, tiling)
             self._known.move_to_end(key)
             if len(self._known) > KEPT:
                 self._known.popitem(last=False)
         return known.order, known.work
+
+    def _is_new(self, key: _Key) -> bool:
+        """Whether rows lie like that for the first time: many requests hardly ever do so twice."""
+        if key in self._met:
+            return False
+        self._met[key] = None
+        if len(self._met) > KEPT:
+            self._met.popitem(last=False)
+        return True
 
 
 def _remembered(rows: RowColumns, tiling: Tiling) -> _Known:
