@@ -106,11 +106,12 @@ def server_of(app) -> Iterator[str]:
 
 
 def wait_until(condition, seconds: float = 20.0) -> None:
-    """Waits for what another thread brings about."""
-    end = time.monotonic() + seconds
+    """Waits for what another thread or process brings about; the longer it takes, the less often it looks."""
+    end, pause = time.monotonic() + seconds, 0.01
     while not condition():
         assert time.monotonic() < end, "it never came true"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(0.3, 1.2 * pause)
 
 
 def events(body: str) -> list[dict]:

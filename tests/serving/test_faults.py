@@ -17,8 +17,8 @@ import pytest
 from tests import fake
 from tests.engine.test_faults import ANSWER, ILL, SCRIPTS, NanIn, OutIn
 from tests.serving.conftest import assert_all_free
+from tests.serving.processes import TINY, Serving
 from tests.serving.site import app_of, client_of, events, fake_app, server_of, wait_until
-from tests.serving.test_server import Serving
 
 from recguide.core import ParameterError, SamplingParams
 from recguide.engine.assembly import assemble
@@ -106,7 +106,7 @@ def under_load(url, bodies, then):
 
 def test_a_killed_engine_fails_every_request_at_once_and_ends_the_server(tiny_folder):
     bodies = [body_of(at, 1500) for at in range(12)]
-    with Serving(tiny_folder, "--max-running=4") as server:
+    with Serving(tiny_folder, *TINY, "--max-running=4") as server:
 
         async def kill(_):
             os.kill(server.engine_pid(), signal.SIGKILL)
@@ -125,7 +125,7 @@ def test_a_stopping_server_finishes_what_runs_and_a_full_disk_costs_the_trace_al
 ):
     bodies, file = [body_of(at, 100) for at in range(8)], tmp_path / "rounds.jsonl.zst"
     options = ("--dtype=float64", f"--trace={file}", "--log-level=warning")
-    with Serving(tiny_folder, *options, drain=100.0, largest_file=2048) as server:
+    with Serving(tiny_folder, *TINY, *options, drain=100.0, largest_file=2048) as server:
 
         async def stop(load):
             while load.begun < 4:

@@ -2,109 +2,46 @@
 
 from __future__ import annotations
 
-import json
-import os
-import resource
 import signal
 import subprocess
 import sys
 import threading
-from typing import Self
 
 import httpx
 import pytest
-from tests.serving.deploy.processes import free_port
+from tests.serving.processes import RECGUIDE, TINY, Serving, free_port, gone
 from tests.serving.site import wait_until
 
-SERVE = (sys.executable, "-c", "from recguide.cli import app; app()", "serve")
 LONG = {"prompt": "x", "max_tokens": 2000, "ignore_eos": True, "temperature": 0}
 
 
-class Serving:
-    """A running server, ready; `drain` is the grace of requests at its end.
+def ask(server, answers: list, **body) -> threading.Thread:
+    """Asks in a thread; what came is put into `answers`."""
 
-    Files that it writes end after `largest_file` bytes, as on a full disk.
-    """
+    def work():
+        try:
+            answers.append(httpx.post(f"{server.url}/v1/completions", json={**LONG, **body}, timeout=60))
+        except httpx.HTTPError as error:
+            answers.append(error)
 
-    def __init__(
-        self, folder, *options: str, drain: float = 20.0, largest_file: int = resource.RLIM_INFINITY
-    ) -> None:
-        self.process = subprocess.Popen(
-            [
-                *SERVE,
-                str(folder),
-                *("--json", "--port", "0", "--drain", str(drain), "--kv-cache-tokens", "4096"),
-                *("--served-model-name", "tiny", *options),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file)),
-        )
-        line = self.process.stdout.readline()
-        assert line, self.process.stderr.read()
-        self.said = json.loads(line)
-        self.url = self.said["url"].removesuffix("/v1")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    def ask(self, answers: list, **body) -> threading.Thread:
-        """Asks in a thread; what came is put into `answers`."""
-
-        def work():
-            try:
-                answers.append(httpx.post(f"{self.url}/v1/completions", json={**LONG, **body}, timeout=60))
-            except httpx.HTTPError as error:
-                answers.append(error)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        return thread
-
-    def running(self) -> float:
-        lines = httpx.get(f"{self.url}/metrics").text.splitlines()
-        return next(float(line.split()[1]) for line in lines if line.startswith("recguide:running_requests "))
-
-    def engine_pid(self) -> int:
-        """The child that runs the engine; another one only minds shared resources."""
-        children = subprocess.run(
-            ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(self.process.pid)],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.splitlines()
-        (pid,) = [int(line.split()[0]) for line in children if "spawn_main" in line]
-        return pid
-
-    def end(self) -> int:
-        return self.process.wait(timeout=30)
-
-    def log(self) -> str:
-        """All of it, once the server has ended."""
-        return self.process.stderr.read()
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
 
 
-def gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
+def running(server) -> float:
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("recguide:running_requests "))
 
 
 def test_sigterm_lets_requests_finish_and_takes_no_new_ones(tiny_folder):
-    with Serving(tiny_folder, "--max-running", "2") as server:
+    with Serving(tiny_folder, *TINY, "--max-running", "2") as server:
         engine, answers, late = server.engine_pid(), [], []
-        thread = server.ask(answers, max_tokens=200)
-        wait_until(lambda: server.running() == 1)
+        thread = ask(server, answers, max_tokens=200)
+        wait_until(lambda: running(server) == 1)
         server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: httpx.get(f"{server.url}/ready").status_code == 503)
-        server.ask(late).join()
+        ask(server, late).join()
         assert late[0].status_code == 503
         assert late[0].json()["error"]["code"] == "draining"
         thread.join()
@@ -115,10 +52,10 @@ def test_sigterm_lets_requests_finish_and_takes_no_new_ones(tiny_folder):
 
 @pytest.mark.slow
 def test_what_does_not_finish_in_time_is_aborted(tiny_folder):
-    with Serving(tiny_folder, drain=0.2) as server:
+    with Serving(tiny_folder, *TINY, drain=0.2) as server:
         answers: list = []
-        thread = server.ask(answers, max_tokens=2000, n=4)
-        wait_until(lambda: server.running() == 4)
+        thread = ask(server, answers, max_tokens=2000, n=4)
+        wait_until(lambda: running(server) == 4)
         server.process.send_signal(signal.SIGTERM)
         thread.join()
         assert answers[0].status_code == 503
@@ -127,7 +64,7 @@ def test_what_does_not_finish_in_time_is_aborted(tiny_folder):
 
 @pytest.mark.slow
 def test_an_engine_does_not_outlive_its_server(tiny_folder):
-    with Serving(tiny_folder) as server:
+    with Serving(tiny_folder, *TINY) as server:
         engine = server.engine_pid()
         server.process.kill()
         wait_until(lambda: gone(engine))
@@ -147,15 +84,7 @@ def test_an_engine_does_not_outlive_its_server(tiny_folder):
 def test_what_cannot_be_served_is_said_in_one_line_with_status_2(tiny_folder, options, message):
     arguments = [option.format(folder=tiny_folder) for option in options]
     result = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from recguide.cli import app; app()",
-            "serve",
-            *arguments,
-            "--port",
-            str(free_port()),
-        ],
+        [*RECGUIDE, "serve", *arguments, "--port", str(free_port())],
         capture_output=True,
         text=True,
         timeout=60,

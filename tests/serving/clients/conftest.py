@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.serving.clients.demo import MODEL, serving
+from tests.serving.clients.demo import MODEL
+from tests.serving.processes import Serving
 
 from recguide.models.sources import resolve
 
@@ -14,6 +15,7 @@ def demo_folder():
 
 
 @pytest.fixture(scope="session")
-def demo_url(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("serve") / "log.txt") as url:
-        yield url
+def demo_url():
+    with Serving(MODEL, "--device=cpu", "--dtype=float32", drain=2.0) as server:
+        yield server.url
+        assert server.stop() == 0, server.log()

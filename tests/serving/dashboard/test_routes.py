@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
-import time
-from contextlib import contextmanager
 
 import pytest
-from fastapi.testclient import TestClient
 from tests.serving.dashboard.served import QUESTION, served
+from tests.serving.site import client_of
 
 from recguide.serving.dashboard.routes import FILES, FOLDER
 
 
-@contextmanager
 def client(**settings):
-    with TestClient(served(**settings)) as opened:
-        while opened.get("/ready").status_code != 200:
-            time.sleep(0.01)
-        yield opened
+    return client_of(served(**settings))
 
 
 def events(answer):
@@ -94,7 +88,7 @@ def test_answers_that_are_errors_are_counted_wherever_they_were_made():
 
 def test_the_feed_ends_when_the_server_is_about_to_stop():
     app = served()
-    with TestClient(app) as opened, opened.stream("GET", "/dashboard/events") as answer:
+    with client_of(app) as opened, opened.stream("GET", "/dashboard/events") as answer:
         found = events(answer)
         assert next(found) == "history"
         app.state.service.draining = True

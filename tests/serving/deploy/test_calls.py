@@ -8,7 +8,8 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from recguide.serving.deploy.calls import Call, Head, answer
+from recguide.engine.client import EngineError
+from recguide.serving.deploy.calls import Call, Head, answer, begun_well
 
 
 def application(closed):
@@ -82,3 +83,25 @@ def test_an_application_that_fails_has_said_so_and_fails_here():
         return head
 
     assert asyncio.run(whole()).status == 500
+
+
+def test_nothing_is_told_of_an_answer_that_began_while_its_engine_ended():
+    closed, healthy = [], iter((True, False))
+
+    def check():
+        if not next(healthy):
+            raise EngineError("gone")
+
+    async def both():
+        well = begun_well(answer(application(closed), call("/stream")), check)
+        said = [await anext(well), await anext(well)]
+        await well.aclose()
+        spoilt = begun_well(answer(application(closed), call("/stream")), check)
+        with pytest.raises(EngineError):
+            await anext(spoilt)
+        return said
+
+    head, first = asyncio.run(both())
+    assert head.status == 200
+    assert first.startswith(b"0\n")
+    assert closed == [True, True]

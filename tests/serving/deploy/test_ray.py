@@ -6,15 +6,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import httpx
 import pytest
-from tests.serving.deploy.processes import free_port, named, until
 from tests.serving.deploy.test_merging import samples
+from tests.serving.processes import RECGUIDE, free_port, named, start
+from tests.serving.site import wait_until
 from tests.tiny import write_checkpoint
 
 from recguide import LLM, SamplingParams
@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 pytest.importorskip("ray.serve", reason="needs the extra 'ray'")
 
 KEY = "secret"
+PATIENCE_S = 120.0
 LONG = "Once upon a time there was a lighthouse keeper who counted waves. " * 12
 
 
@@ -64,9 +65,7 @@ class Deployment:
 
 
 def deploying(folder: str, *options: str, stderr: int | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from recguide.cli import app; app()", "deploy", folder, *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    return start(*RECGUIDE, "deploy", folder, *options, stdout=subprocess.PIPE, stderr=stderr)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +122,7 @@ def test_a_client_that_goes_ends_its_request(deployment):
         lines = answer.iter_lines()
         next(lines)
         assert sum(deployment.metric("recguide:requests_in_flight").values()) == 1
-    until(lambda: not sum(deployment.metric("recguide:requests_in_flight").values()), 5)
+    wait_until(lambda: not sum(deployment.metric("recguide:requests_in_flight").values()), 5)
 
 
 def test_the_dashboard_shows_all_replicas(deployment):
@@ -156,8 +155,8 @@ def test_a_replica_that_is_killed_takes_only_its_own_streams_with_it(deployment)
     assert {code for _, code in cut} <= {None, "replica_failed"}
     for (text, code), expected in zip(cut, whole, strict=True):
         assert text == expected if code is None else expected.startswith(text)
-    until(lambda: len(deployment.replicas()) == 2 and victim not in deployment.replicas())
-    until(lambda: len(deployment.served()) == 2)
+    wait_until(lambda: len(deployment.replicas()) == 2 and victim not in deployment.replicas(), PATIENCE_S)
+    wait_until(lambda: len(deployment.served()) == 2, PATIENCE_S)
 
 
 def test_a_replica_whose_engine_dies_is_replaced(deployment):
@@ -167,8 +166,8 @@ def test_a_replica_whose_engine_dies_is_replaced(deployment):
     with ThreadPoolExecutor(4) as threads:
         streams = list(threads.map(lambda n: deployment.stream(f"{n} {LONG}", 10), range(8)))
     assert [code for _, code in streams] == [None] * 8
-    until(lambda: len(deployment.replicas()) == 2 and victim not in deployment.replicas())
-    until(lambda: len(deployment.served()) == 2)
+    wait_until(lambda: len(deployment.replicas()) == 2 and victim not in deployment.replicas(), PATIENCE_S)
+    wait_until(lambda: len(deployment.served()) == 2, PATIENCE_S)
 
 
 def test_the_end_lets_streams_finish(deployment):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -13,7 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.serving.deploy.processes import free_port, until
+from tests.serving.processes import Serving, free_port, start
+from tests.serving.site import wait_until
 from tests.tiny import write_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -24,21 +24,24 @@ if SMG is None:
 
 
 @contextmanager
-def running(command):
-    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+def gateway(*urls):
+    """The address of smg before these servers."""
+    port = free_port()
+    process = start(
+        SMG, "launch", "--worker-urls", *urls, "--host=127.0.0.1", f"--port={port}", "--policy=cache_aware",
+        f"--prometheus-port={free_port()}", "--health-check-interval-secs=1",
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
     try:
-        yield process
+        wait_until(lambda: answers(f"{url}/v1/models") and answers(f"{url}/health"), 120)
+        yield url
     finally:
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
-
-
-def server(folder, port):
-    command = [sys.executable, "-c", "from recguide.cli import app; app()", "serve", folder]
-    return running([*command, "--device=cpu", f"--port={port}", "--served-model-name=tiny", "--drain=2"])
 
 
 def answers(url):
@@ -62,17 +65,12 @@ def streamed(url, prompt):
 
 def test_a_gateway_serves_from_two_servers_and_then_from_one(tmp_path):
     folder = str(write_checkpoint(tmp_path, "nemotron_labs_diffusion"))
-    ports = [free_port() for _ in range(3)]
-    one, other, gate = (f"http://127.0.0.1:{port}" for port in ports)
+    options = ("--device=cpu", "--served-model-name=tiny")
     with ExitStack() as stack:
-        servers = [stack.enter_context(server(folder, port)) for port in ports[:2]]
-        until(lambda: answers(f"{one}/ready") and answers(f"{other}/ready"))
-        options = ("--policy", "cache_aware", "--prometheus-port", str(free_port()))
-        command = [SMG, "launch", "--worker-urls", one, other, "--host", "127.0.0.1", "--port", str(ports[2])]
-        stack.enter_context(running([*command, *options, "--health-check-interval-secs", "1"]))
-        until(lambda: answers(f"{gate}/v1/models") and answers(f"{gate}/health"))
+        servers = [stack.enter_context(Serving(folder, *options, drain=2.0)) for _ in range(2)]
+        gate = stack.enter_context(gateway(*(server.url for server in servers)))
         prompts = [f"number {n}" for n in range(6)]
-        expected = [streamed(one, prompt) for prompt in prompts]
+        expected = [streamed(servers[0].url, prompt) for prompt in prompts]
         assert [streamed(gate, prompt) for prompt in prompts] == expected
-        servers[0].kill()
+        servers[0].process.kill()
         assert [streamed(gate, prompt) for prompt in prompts] == expected

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,22 @@ async def answer(app: ASGIApp, call: Call) -> AsyncGenerator[Part, None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)  # what it raised has been raised above
+
+
+async def begun_well(
+    parts: AsyncGenerator[Part, None], check: Callable[[], None]
+) -> AsyncGenerator[Part, None]:
+    """An answer of which nothing is told before its first bytes are there and `check` has raised nothing.
+
+    What ends an engine may come to be known after a request was given to it; another can still answer then.
+    """
+    async with aclosing(parts):
+        head, first = await anext(parts), await anext(parts, b"")
+        check()
+        yield head
+        yield first
+        async for part in parts:
+            yield part
 
 
 def _with_more(data: bytes, parts: asyncio.Queue[Part | None]) -> bytes:

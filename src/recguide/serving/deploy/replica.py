@@ -19,7 +19,7 @@ from recguide.engine.process import Recipe
 from recguide.engine.reports import StepReport
 from recguide.engine.spawned import spawn_engine
 from recguide.serving.app import create_app
-from recguide.serving.deploy.calls import Call, Head, Part, answer
+from recguide.serving.deploy.calls import Call, Head, Part, answer, begun_well
 from recguide.serving.logs import LogFormat, configure_logs
 from recguide.serving.service import Service
 from recguide.serving.settings import ServerSettings
@@ -75,9 +75,9 @@ class Replica:
             self._stack.callback(asyncio.create_task(work).cancel)
 
     async def call(self, call: Call) -> AsyncGenerator[Part, None]:
-        """Answers a request; EngineError if there is no engine to do it."""
-        await self.check_health()
-        async for part in answer(self._app, call):
+        """Answers a request; EngineError if there is no engine to begin with it."""
+        self._check()
+        async for part in begun_well(answer(self._app, call), self._check):
             yield part
 
     async def page(self, call: Call) -> Page:
@@ -94,6 +94,9 @@ class Replica:
 
     async def check_health(self) -> None:
         """Ray Serve asks; whoever raises is replaced."""
+        self._check()
+
+    def _check(self) -> None:
         if self._service.engine.fault is not None:
             raise EngineError(self._service.engine.fault)
 
