@@ -1,4 +1,4 @@
-"""A request's metrics, access line, trace and answer tell one story."""
+"""A request's metrics, access line, span and answer tell one story."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from recguide.engine.errors import DeadlineExceeded
 from recguide.serving.following import ACCESS, Follower
 from recguide.serving.logs import JsonFormatter, configure_logs
 from recguide.serving.metrics import Metrics
-from recguide.serving.tracing import tracing
+from recguide.serving.otel import spans
 
 PROMPT = tuple(encode("Say it: "))
 ANSWER = (*encode("the quick brown fox jumps over the lazy dog, and then it naps."), EOS)
@@ -185,7 +185,7 @@ def test_json_keeps_a_traceback_in_its_line():
     assert "second line" in told["exception"]
 
 
-# --- traces -------------------------------------------------------------------------------------------------
+# --- spans --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -197,8 +197,8 @@ def exporter(monkeypatch):
     return kept
 
 
-def test_a_request_is_a_span_in_its_clients_trace(exporter):
-    follower = Follower(Metrics(), tracing("http://collector", "tiny"))
+def test_a_request_is_a_child_of_its_clients_span(exporter):
+    follower = Follower(Metrics(), spans("http://collector", "tiny"))
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     with follower.request("r-1", "/v1/chat/completions", [8], headers={"traceparent": parent}) as followed:
         for chunk in chunks(method="recguide"):
@@ -214,14 +214,14 @@ def test_a_request_is_a_span_in_its_clients_trace(exporter):
 
 
 def test_a_failed_request_is_a_failed_span(exporter):
-    follower = Follower(Metrics(), tracing("http://collector", "tiny"))
+    follower = Follower(Metrics(), spans("http://collector", "tiny"))
     with pytest.raises(EngineError):
         follow(follower, EngineError("gone"))
     assert exporter.get_finished_spans()[0].status.status_code is StatusCode.ERROR
 
 
-def test_traces_without_the_extra_name_it(monkeypatch):
+def test_spans_without_the_extra_name_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     monkeypatch.delitem(sys.modules, "recguide.serving.spans", raising=False)
     with pytest.raises(ParameterError, match=r"recguide\[otel\]"):
-        tracing("http://collector", "tiny")
+        spans("http://collector", "tiny")

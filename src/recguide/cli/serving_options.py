@@ -83,7 +83,7 @@ def server(
     otlp_endpoint: Annotated[
         str | None,
         typer.Option(
-            help="Traces go there, as http://localhost:4318/v1/traces; needs the extra otel.",
+            help="OpenTelemetry spans go there, as http://localhost:4318/v1/traces; needs the extra otel.",
             metavar="URL",
             rich_help_panel=_SERVER,
         ),

@@ -1,4 +1,4 @@
-"""One request from its arrival to its end: what metrics, access log, trace and answer say of it."""
+"""One request from its arrival to its end: what metrics, access log, span and answer say of it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ REASONS = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT)
 
 
 class Span(Protocol):
-    """A request's part of a trace."""
+    """A request as OpenTelemetry sees it."""
 
     def event(self, name: str) -> None: ...
 
     def end(self, outcome: str, fields: Mapping[str, object]) -> None: ...
 
 
-Trace = Callable[[str, str, Mapping[str, str]], Span]
+BeginSpan = Callable[[str, str, Mapping[str, str]], Span]
 """(request id, route, the request's headers) → its span."""
 
 
@@ -52,7 +52,7 @@ class Follower:
 
     Args:
         metrics: counts them.
-        trace: begins their spans; None without tracing.
+        begin_span: begins their spans; None makes none.
         clock: seconds that only ever grow.
 
     Attributes:
@@ -60,10 +60,13 @@ class Follower:
     """
 
     def __init__(
-        self, metrics: Metrics, trace: Trace | None = None, clock: Callable[[], float] = perf_counter
+        self,
+        metrics: Metrics,
+        begin_span: BeginSpan | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.metrics = metrics
-        self.trace = trace
+        self.begin_span = begin_span
         self.clock = clock
         self.acceptance = ""
 
@@ -80,10 +83,11 @@ class Follower:
 
         Args:
             prompt_tokens: tokens of each of its prompts.
-            headers: the request's, for the trace that it belongs to.
+            headers: the request's, which may name the client's span.
             arrived: reading of the clock when it came; None is now.
         """
-        span = None if self.trace is None else self.trace(request_id, route, headers or {})
+        begin = self.begin_span
+        span = None if begin is None else begin(request_id, route, headers or {})
         began = self.clock() if arrived is None else arrived
         return Followed(self, request_id, route, prompt_tokens, began, span)
 

@@ -14,12 +14,12 @@ from recguide.engine.wire import Facts
 from recguide.models.tokenizer import Tokenizer
 from recguide.serving.dashboard.feed import Feed
 from recguide.serving.errors import RETRY_AFTER_S, ApiError
-from recguide.serving.following import Follower, Trace
+from recguide.serving.following import BeginSpan, Follower
 from recguide.serving.metrics import Metrics
+from recguide.serving.otel import spans
 from recguide.serving.replies import ModelCard, ModelList, now
 from recguide.serving.settings import ServerSettings
 from recguide.serving.tokens import Coder, NumberTokenizer, TextTokenizer
-from recguide.serving.tracing import tracing
 
 
 class Service:
@@ -32,7 +32,7 @@ class Service:
         draining: whether the server is about to stop.
         active: requests that are being answered.
         created: when, in seconds since the epoch.
-        follower: follows every request, for metrics, logs and traces.
+        follower: follows every request, for metrics, logs and spans.
         feed: shows every step to dashboards.
     """
 
@@ -44,7 +44,7 @@ class Service:
         self.draining = False
         self.active = 0
         self.created = now()
-        self.follower = Follower(Metrics(), _trace(settings))
+        self.follower = Follower(Metrics(), _spans(settings))
         self.feed = Feed()
         self._given = tokenizer
         self._coder: Coder | None = None
@@ -153,10 +153,10 @@ def _tokenizer(facts: Facts) -> TextTokenizer:
     return NumberTokenizer() if facts.tokenizer is None else Tokenizer.load(Path(facts.tokenizer))
 
 
-def _trace(settings: ServerSettings) -> Trace | None:
+def _spans(settings: ServerSettings) -> BeginSpan | None:
     if settings.otlp_endpoint is None:
         return None
-    return tracing(settings.otlp_endpoint, settings.name)
+    return spans(settings.otlp_endpoint, settings.name)
 
 
 def service_of(request: Request) -> Service:

@@ -37,7 +37,7 @@ class ServerSettings:
 
     @property
     def name(self) -> str:
-        """What metrics and traces call the model."""
+        """What metrics and spans call the model."""
         return self.models[0] if self.models else "recguide"
 
     def __post_init__(self) -> None:

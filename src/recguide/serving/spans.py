@@ -1,4 +1,4 @@
-"""OpenTelemetry spans: one for every request, in the trace that its client began."""
+"""OpenTelemetry spans: one for every request, a child of the client's if that has one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from recguide.serving.following import FAILED, LATE, Trace
+from recguide.serving.following import FAILED, LATE, BeginSpan
 
 NAMES: Mapping[str, str] = {
     "request_id": "gen_ai.response.id",
@@ -29,7 +29,7 @@ def otlp_exporter(endpoint: str) -> SpanExporter:
     return OTLPSpanExporter(endpoint=endpoint)
 
 
-def spans_to(exporter: SpanExporter, model: str) -> Trace:
+def spans_to(exporter: SpanExporter, model: str) -> BeginSpan:
     """Begins spans of a model's requests; they are exported in the background."""
     provider = TracerProvider(resource=Resource.create({"service.name": "recguide"}))
     provider.add_span_processor(BatchSpanProcessor(exporter))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from recguide.core import ParameterError
-from recguide.serving.following import Trace
+from recguide.serving.following import BeginSpan
 
 
-def tracing(endpoint: str, model: str) -> Trace:
+def spans(endpoint: str, model: str) -> BeginSpan:
     """Spans of a model's requests go to a collector's OTLP endpoint, as http://localhost:4318/v1/traces.
 
     Raises ParameterError without the extra.
