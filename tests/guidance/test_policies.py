@@ -236,6 +236,7 @@ def told(beliefs, hazard, rounds, *, verified=None, seed=0):
         first = np.where(failed.any(1), failed.argmax(1) + 1, 16)
         outcome = Outcome(np.minimum(first, slots), np.zeros(8, np.int64), np.full(8, -1))
         beliefs.observe(seen, Plan(np.zeros(8, np.int64), slots, Branches.none()), outcome)
+        beliefs.refresh()
     return beliefs
 
 

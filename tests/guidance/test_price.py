@@ -123,6 +123,11 @@ def test_hulls_over_the_same_tokens_are_those_of_any_menus():
     assert (mine.item[:, : width + 1] == theirs.item).all()
     assert not mine.tokens[:, width:].any()
     assert not mine.gain[:, width:].any()
+    for row in range(300):
+        one = SharedHulls(n).of(y.T[:, [row]])
+        assert one.tokens == pytest.approx(mine.tokens[[row]])
+        assert one.gain == pytest.approx(mine.gain[[row]])
+        assert (one.item == mine.item[[row]]).all()
 
 
 @pytest.mark.parametrize("edges", [(), (0.5,), (0.05, 0.1, 0.9, 0.995, 0.999), (0.5, 0.50001, 0.50002)])

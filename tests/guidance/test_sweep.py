@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recguide.guidance.hull import hulls
@@ -32,6 +32,7 @@ def increments(found):
 
 
 @given(menus, st.floats(0.0, 5.0))
+@settings(deadline=None)
 def test_at_any_price_the_best_item_is_a_vertex(menus, price):
     n, y = arrays(menus)
     found = hulls(n, y)
@@ -41,6 +42,7 @@ def test_at_any_price_the_best_item_is_a_vertex(menus, price):
 
 
 @given(menus)
+@settings(deadline=None)
 def test_slopes_never_rise_along_a_hull(menus):
     slope = hulls(*arrays(menus)).slope
     assert (np.diff(slope, axis=1) <= 1e-9 * np.abs(slope[:, :-1])).all()
@@ -52,6 +54,7 @@ def test_what_is_not_on_offer_is_no_vertex():
 
 
 @given(menus, st.floats(0.5, 10), st.floats(0.001, 2))
+@settings(deadline=None)
 def test_the_best_rate_is_that_of_the_best_of_all_combinations(menus, fixed, each):
     """T straight: then an optimum lies at a vertex, and the merged hulls have it."""
     n, y = arrays(menus)
@@ -65,6 +68,7 @@ def test_the_best_rate_is_that_of_the_best_of_all_combinations(menus, fixed, eac
 
 
 @given(menus, st.floats(0.01, 3), st.floats(0.001, 2))
+@settings(deadline=None)
 def test_the_best_profit_is_that_of_the_best_of_all_combinations(menus, rate, each):
     n, y = arrays(menus)
     found = hulls(n, y)

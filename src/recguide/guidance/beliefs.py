@@ -22,7 +22,7 @@ from recguide.guidance.view import Outcome, Plan, View
 
 _LEAST = 1e-6
 """No probability of being right is nearer to 0 or 1."""
-STALE, SETTLED, WRONG = 0.1, 8, 0.5
+STALE, SETTLED, WRONG = 0.1, 16, 0.5
 """Log odds by which what was learned may have moved before menus are made anew, and how many rounds of all
 requests lie between; unless it has moved by WRONG."""
 
@@ -48,7 +48,7 @@ class Beliefs:
     """Args: table: value and branch probabilities, from calibration or `value.prior`.
 
     Attributes:
-        menus: of every cell, as of now.
+        menus: of every cell, as of the last `refresh`.
         options: what a request without a draft may begin with.
     """
 
@@ -56,10 +56,11 @@ class Beliefs:
         self.table = table
         self._outlooks = Outlooks(table)
         self._odds = {block: log_odds(table.curves(block)) for block in table.blocks}
-        self._likely = _likely(self._odds, table.cells)
+        likely = _likely(self._odds, table.cells)
+        self._likely = likely.reshape(-1, likely.shape[2])
         self._ratio = np.exp(table.evidence.log_ratio)
         # The same as lists, for one request at a time.
-        self._lists = self._likely.tolist(), self._ratio.tolist(), list(table.evidence.candidates[0])
+        self._lists = likely.tolist(), self._ratio.tolist(), list(table.evidence.candidates[0])
         self._bins = MarginBins(table.evidence.edges)
         self._candidates = np.array(table.evidence.candidates)
         self.options = Options.of(table.blocks)
@@ -71,7 +72,7 @@ class Beliefs:
         self._stratum = _strata(len(self._edges) + 1)
         self._given = self._given_odds()
         self._made_at = self._shifts()
-        self._age = 0
+        self._age, self._stale = 0, False
         self.menus = self._fresh_menus()
 
     def cell(self, view: View) -> Ints:
@@ -84,16 +85,17 @@ class Beliefs:
         draft = view.draft[rows]
         width = int(draft.max(initial=1))
         at = np.minimum(np.searchsorted(self._blocks, draft), len(self._blocks) - 1)
-        place = self._bins.of(view.margins[rows, :width])
-        odds = self._likely[at, cell[rows], :width]
+        # `take` is quicker than an index.
+        place = self._bins.of(view.margins.take(rows, axis=0)[:, :width])
+        odds = self._likely.take(at * self.table.cells + cell[rows], axis=0)[:, :width]
         odds *= self._given[at, None]
-        odds *= self._ratio[place]
-        passing = 1 / (1 + odds)
-        failing = odds * passing
+        odds *= self._ratio.take(place)
+        passing = odds + 1
+        np.reciprocal(passing, out=passing)
+        odds *= passing  # which is the probability of failing now
         last = np.minimum(draft, view.remaining[rows])
-        there = np.arange(width) < last[:, None]
-        alive = np.multiply.accumulate(passing * there, axis=1)
-        return InHand(rows, failing, alive, place)
+        passing *= np.arange(width) < last[:, None]
+        return InHand(rows, odds, np.multiply.accumulate(passing, axis=1), place)
 
     def slots(self, draft: int, cell: int, margins: Sequence[float]) -> list[tuple[float, float, float]]:
         """(failing, alive, right) for every slot of one draft: as `in_hand`, and as `candidate` of its first.
@@ -132,11 +134,18 @@ class Beliefs:
             self._learn_slots(view, cell, plan, outcome)
             self._given = self._given_odds()
         self._learn_heads(view, cell, outcome)
-        shifts = self._shifts()
-        moved = max(abs(now - then) for now, then in zip(shifts, self._made_at, strict=True))
         self._age += 1
-        if moved > (STALE if self._age >= SETTLED else WRONG):
-            self._made_at, self._age = shifts, 0
+        moved = max(abs(now - then) for now, then in zip(self._shifts(), self._made_at, strict=True))
+        self._stale = moved > (STALE if self._age >= SETTLED else WRONG)
+
+    def refresh(self) -> None:
+        """Makes menus anew if they are stale. That takes its time, so it is for when a forward runs, and what
+        has to be made first is made one at a time."""
+        if not self._stale:
+            return
+        shifts = self._shifts()
+        if not self._outlooks.make_one(dict(zip(self.table.blocks, shifts, strict=False))):
+            self._made_at, self._age, self._stale = shifts, 0, False
             self.menus = self._fresh_menus()
 
     def _learn_slots(self, view: View, cell: Ints, plan: Plan, outcome: Outcome) -> None:

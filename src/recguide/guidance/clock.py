@@ -78,6 +78,8 @@ class Clock:
 
     def _look_up(self, values: Floats, tokens: Ints) -> Floats:
         last = len(values) - 1
+        if tokens.max() <= last:
+            return values.take(tokens)
         inside = np.minimum(tokens, last)
         return values[inside] + self._slope * (tokens - inside)
 

@@ -15,6 +15,8 @@ WINDOW = 16
 """Steps of a kind that are remembered."""
 LEAST = 4
 """Steps before anything is said."""
+EVERY = 4
+"""Steps between two looks at them."""
 SLOW = 2.0
 """A step that took so many lower quartiles did something else as well: it captured a graph, say."""
 MOVED = 0.05
@@ -83,9 +85,13 @@ class _Window:
     def __init__(self) -> None:
         self.steps: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self.ms = 0.0
+        self._added = 0
 
     def add(self, forward_ms: float, step_ms: float) -> None:
         self.steps.append((step_ms, forward_ms))
+        self._added += 1
+        if self._added > LEAST and self._added % EVERY:
+            return
         usual = sorted(step for step, _ in self.steps)[len(self.steps) // 4]
         found = max(0.0, fmean(step - forward for step, forward in self.steps if step <= SLOW * usual))
         if len(self.steps) <= LEAST or abs(found - self.ms) > MOVED * usual:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from recguide.guidance.arrays import Bools, Floats, Ints
 
+FEW = 8
+"""Menus up to which one after another is quicker."""
 _NEVER = -1e30
 """Stands for minus infinity where differences are taken."""
 
@@ -26,14 +29,12 @@ class Hulls:
     gain: Floats
 
     def of(self, menus: Ints) -> Hulls:
-        """Those of some menus, in that order."""
+        """A copy of those of some menus, in that order."""
         return Hulls(self.item[menus], self.tokens[menus], self.gain[menus])
 
-    def with_rows(self, rows: Ints, other: Hulls) -> Hulls:
-        """The same with these hulls replaced by others, over as many items."""
-        item, tokens, gain = self.item.copy(), self.tokens.copy(), self.gain.copy()
-        item[rows], tokens[rows], gain[rows] = other.item, other.tokens, other.gain
-        return Hulls(item, tokens, gain)
+    def put(self, rows: Ints, other: Hulls) -> None:
+        """Replaces these hulls by others, over as many items."""
+        self.item[rows], self.tokens[rows], self.gain[rows] = other.item, other.tokens, other.gain
 
     @property
     def slope(self) -> Floats:
@@ -96,6 +97,8 @@ class SharedHulls:
     def of(self, y: Floats) -> Hulls:
         """y [items, R]; −inf is not on offer. A vertex is an item that no line past it lies above."""
         items, rows = y.shape
+        if rows <= FEW:
+            return self._one_by_one(y.T.tolist())
         y = np.maximum(y, _NEVER)
         slope = y[self._then]
         slope -= y[self._first]
@@ -115,3 +118,30 @@ class SharedHulls:
         tokens[request, number] = self.n[item] - self.n[before]
         gain[request, number] = y[item, request] - y[before, request]
         return Hulls(np.maximum.accumulate(vertices, axis=1), tokens, gain)
+
+    def _one_by_one(self, menus: list[list[float]]) -> Hulls:
+        """`of`, for a few."""
+        n: list[float] = self.n.tolist()
+        vertices = np.zeros((len(menus), len(n)), np.int64)
+        tokens, gain = np.zeros((2, len(menus), len(n) - 1))
+        for row, y in enumerate(menus):
+            hull = _hull(n, y)
+            vertices[row, : len(hull)], vertices[row, len(hull) :] = hull, hull[-1]
+            for step, (a, b) in enumerate(pairwise(hull)):
+                tokens[row, step], gain[row, step] = n[b] - n[a], y[b] - y[a]
+        return Hulls(vertices, tokens, gain)
+
+
+def _hull(n: list[float], y: list[float]) -> list[int]:
+    """Of one menu, n rising: items of falling slopes."""
+    hull = [0]
+    for item in range(1, len(n)):
+        if y[item] <= y[hull[-1]]:
+            continue
+        while len(hull) > 1:
+            a, b = hull[-2:]
+            if (y[item] - y[b]) * (n[b] - n[a]) <= (y[b] - y[a]) * (n[item] - n[b]):
+                break
+            hull.pop()
+        hull.append(item)
+    return hull

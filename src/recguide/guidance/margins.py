@@ -32,7 +32,7 @@ class MarginBins:
     def of(self, margins: Floats) -> Ints:
         """Of any shape."""
         piece = (margins * FINENESS).astype(np.int64)
-        found = self._below[piece]
+        found = self._below.take(piece)
         for edge in self._edges:
-            found += margins >= edge[piece]
+            found += margins >= edge.take(piece)
         return found

@@ -18,7 +18,7 @@ from recguide.guidance.host import HostClock
 from recguide.guidance.hull import Hulls
 from recguide.guidance.menu import Menus
 from recguide.guidance.merged import Merged
-from recguide.guidance.options import FAR
+from recguide.guidance.options import ROOM
 from recguide.guidance.sweep import Base, Cut, Swept
 from recguide.guidance.view import View
 
@@ -75,9 +75,9 @@ class Market:
             token=token,
             worth=worth,
             least=np.maximum(floor / np.maximum(best, 1e-12), 1e-12),
-            begin=options.hulls(token, menus.head, worth, np.full(len(token), FAR)),
+            begin=options.hulls(token, menus.head, worth, np.full(len(token), ROOM)),
             # A draft is worth no more than what may still be emitted.
-            enough=np.maximum(FAR, worth.max(1) / token),
+            enough=np.maximum(ROOM, worth.max(1) / token),
             plain=plain,
         )
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recguide.core import MAX_BLOCK
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.hull import Hulls, SharedHulls
 
-FAR = MAX_BLOCK + 1
-"""Tokens that may still be emitted from which on no option is cut."""
+ROOM = 3
+"""Tokens that may still be emitted from which on every option is on offer, if with a shorter block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,8 @@ class Options:
     @classmethod
     def of(cls, blocks: Sequence[int]) -> Options:
         items = [(1, 0, 1, 0, 1)]
-        items += [(block, block, 0, 0, 2) for block in blocks]
-        items += [(1 + block, 0, 1, block, 3) for block in blocks]
+        items += [(block, block, 0, 0, ROOM - 1) for block in blocks]
+        items += [(1 + block, 0, 1, block, ROOM) for block in blocks]
         tokens, block, verified, branch, least = np.array(sorted(items), np.int64).T
         return cls(
             blocks=np.array(blocks, np.int64),

@@ -6,13 +6,12 @@ calibrated law; what would come of them is then computed, not drawn.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from recguide.guidance.arrays import Floats, Ints
+from recguide.guidance.arrays import Bools, Floats, Ints
 from recguide.guidance.value import ValueTable
 
 NEVER = 2.0
@@ -29,8 +28,12 @@ _BY_SLOT = {
 }
 SHIFTS = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 8.0)
 """Log odds by which drafts fail more than the table says, for which outlooks are kept."""
+FIRST = (-1.0, 0.0, 1.0)
+"""Those that are made at the start."""
 SAMPLES = 48
 _TINY = 1e-4
+_OFFERED = 1e-300
+"""A branch that is never reused is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ def chance(log_odds: Floats) -> Floats:
 
 
 class Outlooks:
-    """Outlooks of every block at any shift: made at SHIFTS when they are asked for, on lines between them."""
+    """Outlooks of every block at any shift: made at SHIFTS, on lines between them. Making one takes long."""
 
     def __init__(self, table: ValueTable) -> None:
         random = np.random.default_rng(0)
@@ -78,11 +81,23 @@ class Outlooks:
             for place in range(len(SHIFTS))
         }
         self._kept: dict[tuple[int, int], Outlook] = {}
+        for shift in FIRST:
+            while self.make_one(dict.fromkeys(table.blocks, shift)):
+                pass
+
+    def make_one(self, shifts: Mapping[int, float]) -> bool:
+        """Makes one that `at` would have to make at these shifts of blocks; false if there is none."""
+        for block, shift in shifts.items():
+            low, share = _place(shift)
+            for place in (low, low + (share > 0)):
+                if (block, place) not in self._kept:
+                    self._made(block, place)
+                    return True
+        return False
 
     def at(self, block: int, shift: float) -> Outlook:
-        place = float(np.interp(shift, SHIFTS, np.arange(len(SHIFTS))))
-        low = int(place)
-        below, share = self._made(block, low), place - low
+        low, share = _place(shift)
+        below = self._made(block, low)
         if share == 0:
             return below
         above = self._made(block, low + 1)
@@ -99,46 +114,57 @@ class Outlooks:
         return self._kept[key]
 
 
+def _place(shift: float) -> tuple[int, float]:
+    """(index into SHIFTS, share of the way to the next)"""
+    place = float(np.interp(shift, SHIFTS, np.arange(len(SHIFTS))))
+    return int(place), place - int(place)
+
+
 def _outlook(table: ValueTable, block: int, shift: float, draws: Floats) -> Outlook:
     """`draws` [2, samples, B − 1] in [0, 1)."""
     evidence = table.evidence
-    odds = log_odds(table.curves(block))[:, None, 1:] + shift  # [cells, samples, B − 1]
-    wrong = draws[0] < chance(odds)
-    place = np.where(wrong, _drawn(evidence.wrong, draws[1]), _drawn(evidence.right, draws[1]))
-    failing = chance(odds + evidence.log_ratio[place])
-    alive = np.cumprod(1 - failing, axis=2)  # [cells, samples, B − 1]: slot i is emitted
+    odds = log_odds(table.curves(block))[:, None, 1:] + shift  # [cells, 1, B − 1]
+    wrong = draws[0] < chance(odds)  # [cells, samples, B − 1]
+    places = _drawn(evidence.wrong, draws[1]), _drawn(evidence.right, draws[1])
+    ratio, fixed = (
+        np.where(wrong, *(of[place] for place in places))
+        for of in (np.exp(evidence.log_ratio), np.array(evidence.candidates[0]))
+    )
+    ratio *= np.exp(odds)  # the odds of failing, given the margins
+    passing = 1 / (1 + ratio)
+    alive = np.cumprod(passing, axis=2)  # [cells, samples, B − 1]: slot i is emitted
     before = np.concatenate([np.ones_like(alive[..., :1]), alive[..., :-1]], axis=2)
-    fixes = before * failing * np.array(evidence.candidates[0])[place]
-    goes_on = alive[..., -1:] * evidence.continuation
+    fixes = before - alive
+    fixes *= fixed
+    goes_on = alive[..., -1] * evidence.continuation
 
     columns: dict[tuple[float, float], list[Floats]] = {}
     for least_slot, levels in _BY_SLOT.items():
         kept = alive >= least_slot
-        slots, made = kept.sum(2).mean(1), (alive * kept).sum(2).mean(1)
+        slots, made = _sums(kept), _sums(alive, kept)
         # A continuation is one branch more, behind the block.
-        chances = np.concatenate([fixes * (before >= least_slot), goes_on * kept[..., -1:]], axis=2)
-        opened = _above(chances, tuple(least_branch for _, least_branch in levels))
-        for level, (count, reuse) in zip(levels, opened, strict=True):
-            columns[level] = [1 + made, 1 + slots, count, np.minimum(reuse, 0.99)]
+        fixable, going = fixes * (before >= least_slot), goes_on * kept[..., -1]
+        for level in levels:
+            columns[level] = [1 + made, 1 + slots, *_opened(fixable, going, level[1])]
     rows = (columns[level] for level in LEVELS)
     return Outlook(*(np.stack(column, axis=1) for column in zip(*rows, strict=True)))
 
 
-def _above(chances: NDArray[np.floating[Any]], bounds: tuple[float, ...]) -> list[tuple[Floats, Floats]]:
-    """([cells] how many of chances [cells, samples, slots] reach each bound, their sum), means over samples.
+def _opened(fixable: Floats, going: Floats, least: float) -> tuple[Floats, Floats]:
+    """([cells] branches that run, H), means over samples; chances of 0 are not on offer."""
+    if least == NEVER:
+        return np.zeros(len(going)), np.zeros(len(going))
+    opened, goes = (chances >= max(least, _OFFERED) for chances in (fixable, going))
+    count = _sums(opened) + goes.mean(1)
+    return count, np.minimum(_sums(fixable, opened) + (going * goes).mean(1), 0.99)
 
-    Those of 0 are not on offer, and are no branch at any bound. Bounds rise.
-    """
-    cells, samples = chances.shape[:2]
-    flat = chances.reshape(cells, -1)
-    cell, at = np.nonzero(flat)
-    chance_ = flat[cell, at]
-    key = cell * (len(bounds) + 1) + np.searchsorted(np.array(bounds), chance_, side="right")
-    shape = cells, len(bounds) + 1
-    counts = np.bincount(key, minlength=shape[0] * shape[1]).reshape(shape)[:, 1:]
-    sums = np.bincount(key, chance_, shape[0] * shape[1]).reshape(shape)[:, 1:]
-    from_top = (np.cumsum(part[:, ::-1], axis=1)[:, ::-1] / samples for part in (counts, sums))
-    return list(zip(*(part.T for part in from_top), strict=True))
+
+def _sums(values: Floats | Bools, where: Bools | None = None) -> Floats:
+    """[cells, samples, slots] → [cells] sums over slots, means over samples."""
+    flat = values.reshape(len(values), -1)
+    if where is None:
+        return np.count_nonzero(flat, axis=1) / values.shape[1]
+    return np.einsum("ij,ij->i", flat, where.reshape(flat.shape)) / values.shape[1]
 
 
 def _drawn(shares: tuple[float, ...], u: Floats) -> Ints:

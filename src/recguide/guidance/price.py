@@ -68,13 +68,17 @@ class Price:
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         self._beliefs.observe(view, plan, outcome)
+        self._beliefs.refresh()
 
     def timed(self, view: View, plan: Plan, ms: float) -> None:
         if view.tokens:
             return  # what a prefill takes beside its forward is its own
         pairs = float((plan.query_tokens * view.prefix).sum()) if self._clock.pair_ms else 0.0
         forward = self._clock.of_view(view, plan.all_tokens, pairs)
-        self._host.add(len(view), forward, ms, plain=is_plain(view, plan))
+        plain = is_plain(view, plan)
+        self._host.add(len(view), forward, ms, plain=plain)
+        if plain:  # of which nothing is observed
+            self._beliefs.refresh()
 
 
 def _plain(view: View, market: Market) -> Plan:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recguide.core import MAX_BLOCK
-from recguide.guidance.arrays import Floats, Ints
+from recguide.guidance.arrays import Bools, Floats, Ints
 from recguide.guidance.beliefs import Beliefs, InHand
 from recguide.guidance.hull import Hulls, places
 from recguide.guidance.market import Market, base_of
@@ -91,7 +90,7 @@ def _beginnings(view: View, beliefs: Beliefs, values: _Values, market: Market) -
         capped = values.capped(free[near], remaining[near])
         head = beliefs.menus.head[cell[near]]
         cut = beliefs.options.hulls(values.token[free[near]], head, capped, remaining[near])
-        begin = begin.with_rows(near, cut)
+        begin.put(near, cut)
     return _Beginnings(free, begin)
 
 
@@ -116,36 +115,40 @@ def _candidates(
     """Branches that may pay, and their probabilities of reuse."""
     if not len(hand.rows):
         return Branches.none(), np.zeros(0)
-    draft = view.draft[hand.rows]
-    last = np.minimum(draft, view.remaining[hand.rows])
+    last = np.minimum(view.draft[hand.rows], view.remaining[hand.rows])
     least = market.least[values.cell[hand.rows]]
-    found = [_continuations(hand, draft, last, beliefs.continuation, least)]
-    fixed = np.zeros_like(hand.alive)
-    np.multiply(hand.alive[:, :-1], hand.failing[:, 1:], out=fixed[:, 1:])
-    fixed *= np.arange(fixed.shape[1]) < last[:, None]
-    for rank in range(1, view.candidates + 1):
-        chance = fixed * beliefs.candidate(rank, hand.place)
-        at, slot = places(chance >= least[:, None])
-        found.append((at, slot, np.full(len(at), rank), chance[at, slot]))
-    at, slot, head, chances = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    if not len(at):
-        return Branches.none(), chances
-    order = np.argsort(at * (MAX_BLOCK + 1) + slot, kind="stable")
-    request, slot, head, chances = hand.rows[at[order]], slot[order], head[order], chances[order]
+    place = _places_of_branches(view, hand, last, beliefs.continuation)
+    at, before = places(place >= least[:, None])
+    slot = before + 1
+    goes_on = slot == last[at]
+    chance = place[at, before][:, None] * _right(hand, beliefs, view.candidates, at, slot, goes_on)
+    found, rank = places(chance >= least[at, None])
+    if not len(found):
+        return Branches.none(), np.zeros(0)
+    request, slot, chances = hand.rows[at[found]], slot[found], chance[found, rank]
     left = view.remaining[request] - slot
     net = values.capped(request, left) * chances[:, None] - market.price * values.blocks
     block = np.minimum(values.blocks[net.argmax(1)], left)
-    kept = block >= 2
-    return Branches(request, slot, head, block).only(kept), chances[kept]
+    head = (rank + 1) * ~goes_on[found]  # a continuation's is 0
+    branches, kept = Branches(request, slot, head, block), block >= 2
+    return (branches, chances) if kept.all() else (branches.only(kept), chances[kept])
 
 
-def _continuations(
-    hand: InHand, draft: Ints, last: Ints, right: float, least: Floats
-) -> tuple[Ints, Ints, Ints, Floats]:
-    """(index into hand.rows, slot, head, chance) of those that may pay, behind drafts that are not cut."""
-    chance = hand.alive[np.arange(len(last)), last - 1] * right
-    at = np.flatnonzero((chance >= least) & (last == draft))
-    return at, last[at], np.full(len(at), int(Head.CONTINUATION)), chance[at]
+def _places_of_branches(view: View, hand: InHand, last: Ints, goes_on: float) -> Floats:
+    """[D, W] probability that the first mismatch is at slot 1, 2, …, and at the end of a draft that is not
+    cut that all of it passes and a continuation goes on."""
+    rows, end = np.arange(len(last)), last - 1
+    found = np.zeros_like(hand.alive)
+    np.multiply(hand.alive[:, :-1], hand.failing[:, 1:], out=found[:, :-1])
+    found[rows, end] = hand.alive[rows, end] * (goes_on * (last == view.draft[hand.rows]))
+    return found
+
+
+def _right(hand: InHand, beliefs: Beliefs, ranks: int, at: Ints, slot: Ints, goes_on: Bools) -> Floats:
+    """[I, ranks] probability that what a branch tries there is the verifier's token, given its place."""
+    place = hand.place[at, np.minimum(slot, hand.place.shape[1] - 1)]
+    each = [np.where(goes_on, rank == 1, beliefs.candidate(rank, place)) for rank in range(1, ranks + 1)]
+    return np.stack(each, axis=1)
 
 
 def _branch_gains(branches: Branches, chances: Floats, values: _Values) -> _Additions:
@@ -167,22 +170,30 @@ def _laid_out(
     market: Market,
 ) -> Plan:
     item = begin.hulls.item[np.arange(len(begin.rows)), taken[begin.rows]]
+    remaining = view.remaining[begin.rows]
     block = np.zeros(len(view), np.int64)
-    block[begin.rows] = np.minimum(options.block[item], view.remaining[begin.rows])
+    block[begin.rows] = np.minimum(options.block[item], remaining)
     verified = verified.astype(np.int64)
     verified[begin.rows] = options.verified[item]
-    going = np.minimum(options.branch[item], view.remaining[begin.rows] - 1)
-    on = (options.branch[item] > 0) & (going >= 2)
     # A branch needs the decision before its slot, a continuation all of them.
-    fits = branches.only(branches.slot <= verified[branches.request])
-    if not on.any():
-        return Plan(block, verified, fits, market.price, market.rate)
-    ones = np.ones(int(on.sum()), np.int64)
-    extra = Branches(begin.rows[on], ones, Head.CONTINUATION * ones, going[on])
-    return Plan(block, verified, _merged(fits, extra), market.price, market.rate)
+    fitting = branches.slot <= verified[branches.request]
+    fits = branches if fitting.all() else branches.only(fitting)
+    going = np.minimum(options.branch[item], remaining - 1)  # 0 or less where there is no branch, or no room
+    on = np.flatnonzero(going >= 2)
+    if len(on):
+        ones = np.ones(len(on), np.int64)
+        fits = _merged(fits, Branches(begin.rows[on], ones, Head.CONTINUATION * ones, going[on]))
+    return Plan(block, verified, fits, market.price, market.rate)
 
 
 def _merged(one: Branches, other: Branches) -> Branches:
-    parts = {name: np.concatenate([getattr(one, name), getattr(other, name)]) for name in Branches.__slots__}
-    order = np.argsort(parts["request"], kind="stable")
-    return Branches(**{name: values[order] for name, values in parts.items()})
+    """Of different requests."""
+    if not len(one.request):
+        return other
+    request = np.concatenate([one.request, other.request])
+    order = np.argsort(request, kind="stable")
+    slot, head, block = (
+        np.concatenate(parts)[order]
+        for parts in ((one.slot, other.slot), (one.head, other.head), (one.block, other.block))
+    )
+    return Branches(request[order], slot, head, block)

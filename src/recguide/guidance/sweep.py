@@ -107,26 +107,23 @@ class Swept:
 
 def best_rate(base: Base, increments: Increments, time: Time) -> Cut:
     """The cut with the most Y/T. An increment may be taken in part: it stands for equal requests."""
-    return _swept(base, increments, _order(increments)).best(time)
+    return _swept(base, increments)[1].best(time)
 
 
 def best_profit(base: Base, increments: Increments, time: Time, rate: float) -> Bools:
     """[I] the increments up to the most Y − ρ·T: one step of a run with ρ tokens per millisecond."""
-    order = _order(increments)
-    swept = _swept(base, increments, order)
+    order, swept = _swept(base, increments)
     best = int((swept.gain - rate * time(swept.tokens, swept.pairs)).argmax())
     taken = np.zeros(len(order), np.bool_)
     taken[order[:best]] = True
     return taken
 
 
-def _order(increments: Increments) -> Ints:
+def _swept(base: Base, increments: Increments) -> tuple[Ints, Swept]:
     """Which of equals comes first does not matter: those of one request are told apart by their number."""
-    return np.argsort(-increments.slope)
-
-
-def _swept(base: Base, increments: Increments, order: Ints) -> Swept:
-    tokens = increments.tokens[order]
-    return Swept.of(
-        base, increments.slope[order], tokens, tokens * increments.prefix[order], increments.gain[order]
+    slope = increments.slope
+    order = np.argsort(-slope)
+    slope, tokens, prefix, gain = (
+        column.take(order) for column in (slope, increments.tokens, increments.prefix, increments.gain)
     )
+    return order, Swept.of(base, slope, tokens, tokens * prefix, gain)

@@ -168,4 +168,4 @@ class Outcome:
 
 def is_plain(view: View, plan: Plan) -> bool:
     """Whether a step is plain steps alone: those run ahead of the host."""
-    return not (view.tokens or plan.all_tokens > len(view) or view.draft.any())
+    return not (view.tokens or view.draft.any() or plan.all_tokens > len(view))
