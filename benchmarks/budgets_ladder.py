@@ -5,6 +5,9 @@ say is scripted (see `recguide.bench.acceptance`). A closed loop of C requests, 
 to the cache; every way serves the same texts for the same time. Costs of forwards are measured first; value
 tables are calibrated on other texts of the process. The oracle, and other strengths of the entropy link, are
 simulated with the measured costs.
+
+It may be run in parts: `--resume FILE` keeps what FILE has of other loads, so that `--loads 2 8 32` and then
+`--loads 4 16 64 128 --resume FILE` make one result. Without `--loads` it then measures nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-import torch
 
 from recguide.bench.acceptance.process import ENTROPY_LINKS, LABEL, AcceptanceReplay, fitted
 from recguide.bench.acceptance.traffic import ReplayTraffic
@@ -27,7 +28,7 @@ from recguide.bench.guided.served import Served, Text, cycle, serve, whole_pages
 from recguide.bench.guided.study import Study, Way, shares
 from recguide.bench.results import Target, write_result
 from recguide.bench.tables import text_table
-from recguide.bench.targets import read_result, short_table
+from recguide.bench.targets import Result, read_result, short_table
 from recguide.bench.workload import random_prompts, replay_engine
 from recguide.core import SamplingParams
 from recguide.engine.config import EngineConfig
@@ -41,6 +42,7 @@ from recguide.guidance.oracle import Oracle
 from recguide.guidance.policy import Policy
 from recguide.guidance.records import Rounds
 from recguide.guidance.simulation import simulate
+from recguide.models.devices import device_name
 from recguide.models.loading import Model, load
 
 RESULTS = Path(__file__).parent / "results"
@@ -103,9 +105,13 @@ def texts_of(engine: Engine, model: Model, loads: Sequence[int], length: int) ->
 
 
 def engine_rows(
-    engine: Engine, study: Study, texts: Sequence[Text], options: argparse.Namespace
+    engine: Engine,
+    study: Study,
+    texts: Sequence[Text],
+    options: argparse.Namespace,
+    keep: Callable[[Sequence[Mapping[str, Any]]], None],
 ) -> list[dict[str, Any]]:
-    """Every way at every load, in equal slices of the time that there is."""
+    """Every way at every load, in equal slices of the time that there is; kept after each load."""
     ways = [way for way in study.ladder() if not options.ways or way.name in options.ways]
     each = options.budget / (len(ways) * len(options.loads))
     rows: list[dict[str, Any]] = []
@@ -115,6 +121,7 @@ def engine_rows(
             served = serve(engine, way.policy(seats), way.batching, cycle(mine), seats, seconds=each)
             rows.append(served_row(way.name, served))
             print(f"C = {seats}, {way.name}: {served.tokens_per_s:,.0f} tok/s", flush=True)
+        keep(rows)
     return rows
 
 
@@ -180,10 +187,10 @@ def simulator_rows(
 
 def study_of(process: AcceptanceReplay, cost: CostTable, options: argparse.Namespace) -> Study:
     """Tables of other texts of the process."""
-    texts = 12 if options.quick else 150
+    texts = 48 if options.quick else 150
     traffic = ReplayTraffic(process, seats=1, length=options.length, seed=7)
     rounds = Rounds.of(explore(traffic, texts, name=process.name))
-    return Study(rounds, cost, bins=2 if options.quick else 12, prefix=PROMPT + options.length // 2)
+    return Study(rounds, cost, bins=6 if options.quick else 12, prefix=PROMPT + options.length // 2)
 
 
 # --- targets ------------------------------------------------------------------------------------------------
@@ -199,12 +206,13 @@ def targets_of(model: str, rows: Sequence[Mapping[str, Any]]) -> list[Target]:
     for seats, ways in sorted(by_load.items()):
         others = {name: value for name, value in ways.items() if name not in ("price", "recipe")}
         if "price" in ways and others:
-            name = f"{model}, C = {seats}: price / max(best fixed, AR, paper)"
+            name = f"{model}, {LABEL}, C = {seats}: price / max(best fixed, AR, paper)"
             found.append(Target.at_least(name, round(ways["price"] / max(others.values()), 4), OUTDOES))
     for other in ("recipe", "paper, bucketed"):
         ratios = [ways["price"] / ways[other] for ways in by_load.values() if {"price", other} <= set(ways)]
         if ratios:
-            found.append(Target.at_least(f"{model}: price / {other}, mean", round(fmean(ratios), 4), BEATS))
+            name = f"{model}, {LABEL}: price / {other}, mean over {len(ratios)} loads"
+            found.append(Target.at_least(name, round(fmean(ratios), 4), BEATS))
     return found
 
 
@@ -233,25 +241,26 @@ def beside_the_paper(model: str, rows: Sequence[Mapping[str, Any]]) -> list[dict
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="nld-8b", help="published shape: nld-8b, nld-14b")
-    parser.add_argument("--budget", type=float, default=300.0, help="seconds of decoding, start-up left out")
-    parser.add_argument("--loads", type=int, nargs="+", default=LOADS)
+    parser.add_argument("--budget", type=float, help="seconds of decoding, no start-up (300; quick: 150)")
+    parser.add_argument("--loads", type=int, nargs="+", help="all of the paper's")
     parser.add_argument("--simulated", type=int, nargs="*", default=(), help="loads to simulate, too")
-    parser.add_argument("--resume", type=Path, help="a result whose engine's part is not measured again")
+    parser.add_argument("--resume", type=Path, help="a result; what it has of other loads is kept")
     parser.add_argument("--ways", nargs="*", default=(), help="policies by their names; all if left out")
-    parser.add_argument("--length", type=int, default=512, help="new tokens of a text")
+    parser.add_argument("--length", type=int, help="new tokens of a text (512; quick: 128)")
     parser.add_argument("--cost", type=Path, help="cost table; measured if left out")
-    parser.add_argument("--quick", action="store_true", help="small and short, on any device")
+    parser.add_argument("--quick", action="store_true", help="short texts, coarse tables, on any device")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--figures", type=Path, help="folder of the pictures", default=RESULTS)
     options = parser.parse_args(arguments)
-    if options.quick:
-        options.length = min(options.length, 64)
+    options.budget = options.budget or (150.0 if options.quick else 300.0)
+    options.length = options.length or (128 if options.quick else 512)
+    options.loads = options.loads or (() if options.resume else LOADS)
     options.output = options.output or RESULTS / f"budgets_ladder-{options.model}.json"
     return options
 
 
-def measured(options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str, Any]], torch.device]:
-    """Settings, rows and device of the engine's part."""
+def measured(options: argparse.Namespace, earlier: Result | None) -> None:
+    """Writes the engine's part, load by load."""
     began = time.monotonic()
     model = load(options.model, load_format="dummy")
     replay = fitted(options.model)
@@ -259,7 +268,6 @@ def measured(options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str
     cost = CostTable.read(options.cost) if options.cost else measure(engine, model, 1024).table
     study = study_of(replay.process, cost, options)
     print(f"ready after {time.monotonic() - began:.0f} s", flush=True)
-    rows = engine_rows(engine, study, texts_of(engine, model, options.loads, options.length), options)
     settings = {
         "model": options.model,
         "weights": "random",
@@ -267,29 +275,59 @@ def measured(options: argparse.Namespace) -> tuple[dict[str, Any], list[dict[str
         "replay": replay.as_object(),
         "length": options.length,
         "prompt": PROMPT,
-        "seconds": options.budget,
-        "cost": cost.as_object(),
-        "beside_the_paper": beside_the_paper(options.model, rows),
     }
-    return settings, rows, model.kv_shape.device
+    kept, parts = kept_of(earlier, settings, options.loads, device_name(model.kv_shape.device))
+    part = {"loads": list(options.loads), "seconds": options.budget, "quick": options.quick}
+
+    def keep(mine: Sequence[Mapping[str, Any]]) -> None:
+        rows = sorted([*kept, *mine], key=lambda row: row["load"])
+        more = {
+            "cost": cost.as_object(),
+            "parts": [*parts, part],
+            "beside_the_paper": beside_the_paper(options.model, rows),
+        }
+        write_result(
+            options.output,
+            settings={**settings, **more},
+            rows=rows,
+            targets=targets_of(options.model, rows),
+            device=model.kv_shape.device,
+        )
+
+    engine_rows(engine, study, texts_of(engine, model, options.loads, options.length), options, keep)
+
+
+def kept_of(
+    earlier: Result | None, settings: Mapping[str, Any], loads: Sequence[int], device: str
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """The engine's rows at other loads, and the runs that they are of; SystemExit if they are not alike."""
+    if earlier is None:
+        return [], []
+    for name, value in settings.items():
+        if earlier.settings.get(name) != json.loads(json.dumps(value)):
+            raise SystemExit(f"--resume: {earlier.name} is of another {name}")
+    if earlier.provenance["device"] != device:
+        raise SystemExit(f"--resume: {earlier.name} is of another device, {earlier.provenance['device']}")
+    rows = [row for row in earlier.rows if row["where"] == "engine" and row["load"] not in loads]
+    provenance = {name: earlier.provenance[name] for name in ("commit", "time") if name in earlier.provenance}
+    parts = [{**provenance, **part} for part in earlier.settings.get("parts", ())]
+    return rows, parts
 
 
 def main() -> None:
     options = parse()
-    if options.resume is None:
-        settings, rows, device = measured(options)
-        targets = targets_of(options.model, rows)
-        write_result(options.output, settings=settings, rows=rows, targets=targets, device=device)
-    else:
-        result = read_result(options.resume)
-        settings, targets = dict(result.settings), list(result.targets)
-        rows = [dict(row) for row in result.rows if row["where"] == "engine"]
+    earlier = None if options.resume is None else read_result(options.resume)
+    if options.loads:
+        measured(options, earlier)
+    of = options.output if options.loads else options.resume
+    result = read_result(of)
+    rows = [dict(row) for row in result.rows if row["where"] == "engine"]
     if options.simulated:
-        cost = CostTable.of(settings["cost"])
+        cost = CostTable.of(result.settings["cost"])
         rows += simulator_rows(fitted(options.model).process, cost, options)
-        add_rows(options.output, options.resume or options.output, rows)
+        add_rows(options.output, of, rows)
     print(text_table(rows, COLUMNS), "\n")
-    print(short_table(targets))
+    print(short_table(result.targets))
     draw(options, rows)
 
 

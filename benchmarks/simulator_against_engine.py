@@ -1,15 +1,16 @@
 """Does the simulator say what the engine does? The demo model's throughput by load, simulated and served.
 
 The simulator goes by the rounds of a calibration on the very prompts that are served, the measured costs of
-forwards, and the host's time a step: what steps of `fixed-8` take beyond their forwards, and how much longer
-a policy decides than that one. Everything else (acceptance, branches, plans, histories) it works out.
+forwards, and the host's time: what steps of that policy at that load took beyond their forwards, in the mean
+over plain steps that ran ahead and over all others. Everything else (acceptance, branches, plans, histories,
+which steps are plain) it works out.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from recguide import LLM
 from recguide.bench.forwards import measure
 from recguide.bench.guided.demo import Prompts, rounds_of
 from recguide.bench.guided.figures import bars
-from recguide.bench.guided.served import Served, Text, cycle, serve
+from recguide.bench.guided.served import Served, Text, cycle, host_of, serve
 from recguide.bench.guided.study import Study
 from recguide.bench.results import Target
 from recguide.bench.targets import concluded
@@ -26,6 +27,7 @@ from recguide.guidance.batching import ragged
 from recguide.guidance.clock import Clock
 from recguide.guidance.cost import CostTable
 from recguide.guidance.fixed import Fixed
+from recguide.guidance.host import Host
 from recguide.guidance.load import Load
 from recguide.guidance.policy import Policy
 from recguide.guidance.records import RoundRecord, Rounds
@@ -44,6 +46,7 @@ COLUMNS = {
     "simulator": "simulator",
     "ratio": "ratio",
     "host_ms": "host, ms/step",
+    "host_plain_ms": "plain steps",
     "steps": "steps",
 }
 
@@ -65,13 +68,12 @@ def rows_of(subject: Subject, loads: Sequence[int], seconds: float) -> list[dict
         "fixed-16": lambda: Fixed(16),
         "price": subject.study.price,
     }
-    each = seconds / (len(loads) * (1 + len(policies)))
+    each = seconds / (len(loads) * len(policies))
     rows: list[dict[str, Any]] = []
     for seats in loads:
-        plain = _served(subject, Fixed(8), seats, each)
         for name, policy in policies.items():
             served = _served(subject, policy(), seats, each)
-            host = _host_ms(subject, plain) + served.policy_ms - plain.policy_ms
+            host = host_of(served, subject.cost)
             said = _simulated(subject, policy(), seats, host)
             rows.append(
                 {
@@ -80,7 +82,8 @@ def rows_of(subject: Subject, loads: Sequence[int], seconds: float) -> list[dict
                     "engine": served.tokens_per_s,
                     "simulator": said,
                     "ratio": said / served.tokens_per_s,
-                    "host_ms": host,
+                    "host_ms": host.ms(seats, plain=False),
+                    "host_plain_ms": host.ms(seats, plain=True),
                     "policy_ms": served.policy_ms,
                     "steps": len(served.step_ms),
                     "query_tokens": served.mean_query_tokens,
@@ -93,20 +96,11 @@ def _served(subject: Subject, policy: Policy, seats: int, seconds: float) -> Ser
     return serve(subject.llm.engine, policy, "ragged", cycle(subject.texts), seats, seconds=seconds)
 
 
-def _host_ms(subject: Subject, served: Served) -> float:
-    """A step's time beyond its forward, at least 0."""
-    forwards = [
-        float(subject.cost.ms(n, prefix, n * prefix / served.load))
-        for n, prefix in zip(served.sizes, served.prefixes, strict=True)
-    ]
-    return max(0.0, (served.wall_ms - sum(forwards)) / max(1, len(forwards)))
-
-
-def _simulated(subject: Subject, policy: Policy, seats: int, host_ms: float) -> float:
-    later = replace(subject.cost, base_ms=tuple(ms + host_ms for ms in subject.cost.base_ms))
+def _simulated(subject: Subject, policy: Policy, seats: int, host: Host) -> float:
     texts = max(len(subject.texts), 3 * seats)
     much = Load(seats=seats, texts=texts, prefix=subject.prefix)
-    return simulate(TraceTraffic(subject.records), policy, Clock(later), much, ragged).throughput
+    clock = Clock(subject.cost)
+    return simulate(TraceTraffic(subject.records), policy, clock, much, ragged, host).throughput
 
 
 def subject_of(options: argparse.Namespace) -> Subject:

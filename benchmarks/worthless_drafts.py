@@ -16,12 +16,13 @@ import torch
 from recguide import LLM
 from recguide.bench.forwards import measure
 from recguide.bench.guided.figures import bars
-from recguide.bench.guided.served import Served, Text, cycle, serve
+from recguide.bench.guided.served import Served, Text, cycle, host_of, serve
 from recguide.bench.results import Target
 from recguide.bench.targets import concluded
 from recguide.bench.workload import random_prompts
 from recguide.core import ParameterError, SamplingParams
 from recguide.guidance.clock import Clock
+from recguide.guidance.cost import CostTable
 from recguide.guidance.fixed import Fixed
 from recguide.guidance.price import Price
 from recguide.guidance.value import prior
@@ -43,6 +44,8 @@ COLUMNS = {
     "steps": "steps",
     "drafts": "drafts begun",
     "acceptance": "A",
+    "host_ms": "host, ms/step",
+    "host_plain_ms": "plain steps",
 }
 
 
@@ -59,7 +62,8 @@ def randomise(model: Model, seed: int = 0) -> None:
 
 
 def rows_of(llm: LLM, texts: Sequence[Text], loads: Sequence[int], seconds: float) -> list[dict[str, Any]]:
-    clock = Clock(measure(llm.engine, llm.model, 1024).table)
+    cost = measure(llm.engine, llm.model, 1024).table
+    clock = Clock(cost)
     plain = [replace(text, params=replace(text.params, method="ar")) for text in texts]
     each = seconds / (2 * len(loads))
     rows: list[dict[str, Any]] = []
@@ -67,11 +71,12 @@ def rows_of(llm: LLM, texts: Sequence[Text], loads: Sequence[int], seconds: floa
         ar = serve(llm.engine, Fixed(1), "ragged", cycle(plain), seats, seconds=each, skip=LEARNING)
         price = Price(prior(), clock)
         ours = serve(llm.engine, price, "ragged", cycle(texts), seats, seconds=each, skip=LEARNING)
-        rows += [_row("ar", ar), _row("price", ours)]
+        rows += [_row("ar", ar, cost), _row("price", ours, cost)]
     return rows
 
 
-def _row(way: str, served: Served) -> dict[str, Any]:
+def _row(way: str, served: Served, cost: CostTable) -> dict[str, Any]:
+    host = host_of(served, cost)
     return {
         "load": served.load,
         "way": way,
@@ -82,6 +87,8 @@ def _row(way: str, served: Served) -> dict[str, Any]:
         "drafts": served.planned.total(),
         "acceptance": served.stats.mean_acceptance,
         "policy_ms": served.policy_ms,
+        "host_ms": host.ms(served.load, plain=False),
+        "host_plain_ms": host.ms(served.load, plain=True),
     }
 
 

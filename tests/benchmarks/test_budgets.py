@@ -63,9 +63,25 @@ def test_the_ladder(run):
     assert {(row["load"], row["way"]) for row in result.rows} == {(n, way) for n in (1, 3) for way in WAYS}
     assert all(row["steps"] > 0 for row in result.rows)
     names = [target.name for target in result.targets]
-    assert "nld-8b, C = 3: price / max(best fixed, AR, paper)" in names
-    assert "nld-8b: price / paper, bucketed, mean" in names
+    assert "nld-8b, replayed acceptance, C = 3: price / max(best fixed, AR, paper)" in names
+    assert "nld-8b, replayed acceptance: price / paper, bucketed, mean over 2 loads" in names
     assert {row["way"] for row in result.settings["beside_the_paper"]} == set(WAYS)
+
+
+def test_the_ladder_in_parts(run, tmp_path):
+    ways, file = ("--budget", "1", "--length", "40", "--ways", "recipe", "price"), tmp_path / "result.json"
+    run(budgets_ladder, "--loads", "1", "2", *ways)
+    result = run(budgets_ladder, "--loads", "3", "2", "--resume", str(file), *ways)
+    assert [(row["load"], row["way"]) for row in result.rows] == [
+        (load, way) for load in (1, 2, 3) for way in ("recipe", "price")
+    ]
+    assert [part["loads"] for part in result.settings["parts"]] == [[1, 2], [3, 2]]
+    assert {"commit", "time"} <= set(result.settings["parts"][0])
+    assert "nld-8b, replayed acceptance: price / recipe, mean over 3 loads" in [
+        t.name for t in result.targets
+    ]
+    with pytest.raises(SystemExit, match="length"):
+        run(budgets_ladder, "--loads", "4", "--resume", str(file), *ways, "--length", "48")
 
 
 @pytest.mark.slow

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from recguide.guidance.arrays import Bools, Floats, Ints
 from recguide.guidance.value import ValueTable
@@ -22,6 +24,7 @@ LEVELS = (
     *((0.3, least) for least in (0.4, 0.6)),
 )
 """(least probability that a verified slot is emitted, least probability that a branch is reused)."""
+Reals = NDArray[np.floating[Any]]
 _BY_SLOT = {
     slot: tuple(sorted(level for level in LEVELS if level[0] == slot))
     for slot in {slot for slot, _ in LEVELS}
@@ -150,7 +153,7 @@ def _outlook(table: ValueTable, block: int, shift: float, draws: Floats) -> Outl
     return Outlook(*(np.stack(column, axis=1) for column in zip(*rows, strict=True)))
 
 
-def _opened(fixable: Floats, going: Floats, least: float) -> tuple[Floats, Floats]:
+def _opened(fixable: Reals, going: Reals, least: float) -> tuple[Floats, Floats]:
     """([cells] branches that run, H), means over samples; chances of 0 are not on offer."""
     if least == NEVER:
         return np.zeros(len(going)), np.zeros(len(going))
@@ -159,7 +162,7 @@ def _opened(fixable: Floats, going: Floats, least: float) -> tuple[Floats, Float
     return count, np.minimum(_sums(fixable, opened) + (going * goes).mean(1), 0.99)
 
 
-def _sums(values: Floats | Bools, where: Bools | None = None) -> Floats:
+def _sums(values: Reals | Bools, where: Bools | None = None) -> Floats:
     """[cells, samples, slots] → [cells] sums over slots, means over samples."""
     flat = values.reshape(len(values), -1)
     if where is None:

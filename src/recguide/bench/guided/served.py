@@ -9,6 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +18,10 @@ from recguide.core import RoundStats, SamplingParams
 from recguide.engine.engine import Engine
 from recguide.engine.reports import StepReport
 from recguide.engine.request import Request
+from recguide.guidance.cost import CostTable
+from recguide.guidance.host import Host
 from recguide.guidance.policy import Policy
-from recguide.guidance.view import Outcome, Plan, View
+from recguide.guidance.view import Outcome, Plan, View, is_plain
 
 WARM_UP = 0.25
 """Share of the time in which nothing is counted: graphs are captured, the first texts get apart."""
@@ -46,6 +50,7 @@ class Served:
         stats: of all requests that ended.
         prices: μ of each step; `sizes` and `prefixes` its N and M.
         policy_ms: a step's decision and what it learned, mean.
+        timed: steps from landing to landing.
     """
 
     load: int
@@ -61,6 +66,7 @@ class Served:
     sizes: list[int] = field(default_factory=list[int])
     prefixes: list[int] = field(default_factory=list[int])
     policy_ms: float = 0.0
+    timed: list[Timed] = field(default_factory=list["Timed"])
 
     @property
     def wall_ms(self) -> float:
@@ -80,6 +86,27 @@ class Served:
         return self.query_tokens / max(1, len(self.step_ms))
 
 
+class Timed(NamedTuple):
+    """A step: whether it ran ahead of the host, as plain steps behind plain ones do, N, M, X and its time."""
+
+    ahead: bool
+    tokens: int
+    prefix: int
+    pairs: int
+    ms: float
+
+
+def host_of(served: Served, cost: CostTable) -> Host:
+    """What steps took beyond their forwards, by their kind, at this load; 0 for a kind that there was not."""
+    each: dict[bool, float] = {}
+    usual = SLOW * float(np.median([step.ms for step in served.timed])) if served.timed else 0.0
+    for ahead in (True, False):
+        steps = [step for step in served.timed if step.ahead is ahead and step.ms <= usual]
+        beyond = [step.ms - float(cost.ms(step.tokens, step.prefix, step.pairs)) for step in steps]
+        each[ahead] = max(0.0, fmean(beyond)) if beyond else 0.0
+    return Host(plain=(each[True], 0.0), other=(each[False], 0.0))
+
+
 class Noted:
     """A policy, with what it plans and how long it takes noted while `served` is set."""
 
@@ -87,6 +114,7 @@ class Noted:
         self.served: Served | None = None
         self.ms = 0.0
         self._policy = policy
+        self._plain = False
 
     @property
     def name(self) -> str:
@@ -114,6 +142,12 @@ class Noted:
             self.ms += 1e3 * (time.perf_counter() - began)
 
     def timed(self, view: View, plan: Plan, ms: float) -> None:
+        plain = is_plain(view, plan)
+        ahead, self._plain = plain and self._plain, plain
+        if self.served is not None:
+            read = view.prefix_tokens + int(view.prefix.sum())
+            pairs = view.pairs + int((plan.query_tokens * view.prefix).sum())
+            self.served.timed.append(Timed(ahead, view.tokens + plan.all_tokens, read, pairs, ms))
         self._policy.timed(view, plan, ms)
 
 
