@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recguide.core import ParameterError, RoundStats, SamplingParams
+from recguide.core import ParameterError, SamplingParams
 
 
 @pytest.mark.parametrize(
@@ -69,21 +69,3 @@ def test_values_of_other_libraries_and_one_time_iterators_are_taken_over():
     assert params.stop_token_ids == (3, 4)
     assert params.logit_bias == {7: 1.0}
     assert SamplingParams(stop="end").stop == ("end",)
-
-
-def test_statistics_add_up():
-    one, two = RoundStats(), RoundStats()
-    one.acceptance.update([3, 3, 5])
-    two.acceptance.update([5])
-    one.forwards, two.forwards = 6, 2
-    one.tokens, two.tokens = 12, 6
-    one.add(two)
-    assert one.acceptance == {3: 2, 5: 2}
-    assert one.mean_acceptance == 4.0
-    assert one.rounds == 4
-    assert one.tpf == 17 / 8
-
-
-def test_a_request_that_never_decoded_has_no_rate():
-    assert RoundStats().tpf == RoundStats(prefill_forwards=2).tpf_with_prefill == 0.0
-    assert RoundStats().mean_acceptance == 1.0
