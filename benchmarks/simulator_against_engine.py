@@ -27,7 +27,7 @@ from recguide.guidance.batching import ragged
 from recguide.guidance.clock import Clock
 from recguide.guidance.cost import CostTable
 from recguide.guidance.fixed import Fixed
-from recguide.guidance.host import Host
+from recguide.guidance.host import Host, Kind
 from recguide.guidance.load import Load
 from recguide.guidance.policy import Policy
 from recguide.guidance.records import RoundRecord, Rounds
@@ -46,6 +46,7 @@ COLUMNS = {
     "simulator": "simulator",
     "ratio": "ratio",
     "host_ms": "host, ms/step",
+    "host_branches_ms": "with branches",
     "host_plain_ms": "plain steps",
     "steps": "steps",
 }
@@ -82,8 +83,9 @@ def rows_of(subject: Subject, loads: Sequence[int], seconds: float) -> list[dict
                     "engine": served.tokens_per_s,
                     "simulator": said,
                     "ratio": said / served.tokens_per_s,
-                    "host_ms": host.ms(seats, plain=False),
-                    "host_plain_ms": host.ms(seats, plain=True),
+                    "host_ms": host.ms(seats, Kind.DRAFTS),
+                    "host_branches_ms": host.ms(seats, Kind.BRANCHES),
+                    "host_plain_ms": host.ms(seats, Kind.PLAIN),
                     "policy_ms": served.policy_ms,
                     "steps": len(served.step_ms),
                     "query_tokens": served.mean_query_tokens,

@@ -24,6 +24,7 @@ from recguide.core import ParameterError, SamplingParams
 from recguide.guidance.clock import Clock
 from recguide.guidance.cost import CostTable
 from recguide.guidance.fixed import Fixed
+from recguide.guidance.host import Kind
 from recguide.guidance.price import Price
 from recguide.guidance.value import prior
 from recguide.models.folding import fold
@@ -45,6 +46,7 @@ COLUMNS = {
     "drafts": "drafts begun",
     "acceptance": "A",
     "host_ms": "host, ms/step",
+    "host_branches_ms": "with branches",
     "host_plain_ms": "plain steps",
 }
 
@@ -87,8 +89,9 @@ def _row(way: str, served: Served, cost: CostTable) -> dict[str, Any]:
         "drafts": served.planned.total(),
         "acceptance": served.stats.mean_acceptance,
         "policy_ms": served.policy_ms,
-        "host_ms": host.ms(served.load, plain=False),
-        "host_plain_ms": host.ms(served.load, plain=True),
+        "host_ms": host.ms(served.load, Kind.DRAFTS),
+        "host_branches_ms": host.ms(served.load, Kind.BRANCHES),
+        "host_plain_ms": host.ms(served.load, Kind.PLAIN),
     }
 
 

@@ -14,7 +14,7 @@ from tests.guidance.worlds import clock, table, view
 
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.few import solve_few
-from recguide.guidance.host import LEAST, WINDOW, Host, HostClock
+from recguide.guidance.host import FORGOTTEN, LEAST, WINDOW, Host, HostClock, Kind
 from recguide.guidance.market import MarketMaker
 from recguide.guidance.price import Price
 from recguide.guidance.probes import INTERRUPTED, PROBE_AFTER, PROBE_SHARE
@@ -24,8 +24,8 @@ from recguide.guidance.view import Branches, Plan, is_plain
 
 def told(host, requests, *, plain=0.0, other=0.0, steps=LEAST, forward=2.0):
     for _ in range(steps):
-        host.add(requests, forward, forward + plain, plain=True)
-        host.add(requests, forward, forward + other, plain=False)
+        host.add(requests, forward, forward + plain, Kind.PLAIN)
+        host.add(requests, forward, forward + other, Kind.DRAFTS)
     return host
 
 
@@ -34,13 +34,13 @@ def told(host, requests, *, plain=0.0, other=0.0, steps=LEAST, forward=2.0):
 
 def test_nothing_is_said_before_steps_were_seen():
     host = told(HostClock(), 64, other=3.0, steps=LEAST - 1)
-    assert host.ms(64, plain=False) == host.detour_ms(64) == 0.0
+    assert host.ms(64, Kind.DRAFTS) == host.detour_ms(64) == 0.0
 
 
 def test_kinds_and_numbers_of_requests_are_told_apart():
     host = told(told(HostClock(), 1, plain=0.1, other=0.4), 64, plain=0.2, other=3.0)
-    assert host.ms(1, plain=True) == pytest.approx(0.1)
-    assert host.ms(2, plain=False) == pytest.approx(0.4)  # nearer to 1 than to 64
+    assert host.ms(1, Kind.PLAIN) == pytest.approx(0.1)
+    assert host.ms(2, Kind.DRAFTS) == pytest.approx(0.4)  # nearer to 1 than to 64
     assert host.detour_ms(50) == pytest.approx(2.8)
     assert host.detour_ms(200) == pytest.approx(2.8)
 
@@ -48,33 +48,43 @@ def test_kinds_and_numbers_of_requests_are_told_apart():
 def test_a_step_that_captured_a_graph_is_not_usual():
     host = HostClock()
     for step in (300.0, 280.0, *[3.0] * 6, 90.0, *[3.0] * 6):
-        host.add(8, 2.0, step, plain=False)
-    assert host.ms(8, plain=False) == pytest.approx(1.0)
+        host.add(8, 2.0, step, Kind.DRAFTS)
+    assert host.ms(8, Kind.DRAFTS) == pytest.approx(1.0)
 
 
 def test_a_host_that_became_quicker_is_followed():
     host = told(HostClock(), 8, other=3.0, steps=WINDOW)
-    assert told(host, 8, other=0.5, steps=WINDOW).ms(8, plain=False) == pytest.approx(0.5)
+    assert told(host, 8, other=0.5, steps=WINDOW).ms(8, Kind.DRAFTS) == pytest.approx(0.5)
 
 
 def test_time_never_counts_as_negative():
     """A table that says too much of every forward."""
     host = HostClock()
     for _ in range(LEAST):
-        host.add(8, 2.0, 1.5, plain=False)
-    assert host.ms(8, plain=False) == 0.0
+        host.add(8, 2.0, 1.5, Kind.DRAFTS)
+    assert host.ms(8, Kind.DRAFTS) == 0.0
 
 
 def test_where_forwards_are_assumed_plain_steps_take_what_the_table_says():
     host = HostClock(in_ms=False)
     for _ in range(LEAST):
-        host.add(4, 1.0, 50.0, plain=False)
+        host.add(4, 1.0, 50.0, Kind.DRAFTS)
     assert host.detour_ms(4) == 0.0  # what the unit is nobody knows yet
     for _ in range(2 * LEAST):
-        host.add(4, 1.0, 10.0, plain=True)
-        host.add(4, 2.0, 50.0, plain=False)
-    assert host.ms(4, plain=True) == pytest.approx(0.0)
-    assert host.ms(4, plain=False) == pytest.approx(3.0)
+        host.add(4, 1.0, 10.0, Kind.PLAIN)
+        host.add(4, 2.0, 50.0, Kind.DRAFTS)
+    assert host.ms(4, Kind.PLAIN) == pytest.approx(0.0)
+    assert host.ms(4, Kind.DRAFTS) == pytest.approx(3.0)
+
+
+def test_branches_are_as_quick_as_drafts_until_they_are_tried_and_are_tried_again():
+    host = told(HostClock(), 1, other=0.4)
+    assert host.fork_ms(1) == 0.0
+    for _ in range(LEAST):
+        host.add(1, 2.0, 2.7, Kind.BRANCHES)
+    assert host.fork_ms(1) == pytest.approx(0.3)
+    told(host, 1, other=0.4, steps=FORGOTTEN)
+    assert host.fork_ms(1) == 0.0
 
 
 # --- weighing -----------------------------------------------------------------------------------------------
@@ -112,6 +122,41 @@ def test_a_market_is_plain_iff_plain_steps_make_more(requests):
         market = MarketMaker(beliefs, at, told(HostClock(), requests, other=other)).made(seen, cell)
         assert market.plain is expected
         assert market.rate == pytest.approx(requests * (1 if expected else gain / (1 + other)), rel=0.02)
+
+
+@pytest.mark.parametrize("requests", [1, 64])
+def test_a_market_without_branches_drafts_and_verifies_alone(requests):
+    """Where what they bring does not pay for what any at all cost."""
+    policy = Price(table(0.2), clock(fixed=1.0, each=0.0))
+    seen = view(requests, draft=8, margin=0.2)
+    assert len(policy.decide(seen).branches.request)
+    for _ in range(LEAST):
+        policy._host.add(requests, 1.0, 1.1, Kind.DRAFTS)
+        policy._host.add(requests, 1.0, 9.0, Kind.BRANCHES)
+    plan = policy.decide(seen)
+    assert not len(plan.branches.request)
+    assert (plan.verified > 1).all()
+    begun = policy.decide(view(requests))
+    assert begun.block.all()
+    assert not len(begun.branches.request)
+
+
+@given(
+    st.integers(0, 10_000), st.integers(1, 4), st.sampled_from([*POLICIES]), st.floats(0.0, 20.0, width=16)
+)
+@settings(deadline=None, max_examples=60)
+def test_branches_of_a_few_open_if_all_that_they_bring_is_worth_it(seed, requests, name, fork):
+    policy, seen = POLICIES[name], drawn(seed, requests)
+    beliefs = policy._beliefs
+    cell = beliefs.cell(seen)
+    hand, market = beliefs.in_hand(seen, cell), made(policy, seen)
+    slow = SlowStep(seen, cell.tolist(), hand, beliefs, market, policy._clock.of_step(seen))
+    free = solve_few(seen, cell.tolist(), beliefs, market, policy._clock)
+    plan = solve_few(seen, cell.tolist(), beliefs, market, policy._clock, fork_ms=fork)
+    opened = bool((plan.branches.request[:, None] == hand.rows).any())
+    if opened:
+        assert plan.branches.request.tolist() == free.branches.request.tolist()
+    assert slow.profit(plan) >= slow.profit(free) - market.rate * fork - 1e-6
 
 
 def test_a_plain_market_begins_nothing_and_verifies_what_is_there():
@@ -158,5 +203,5 @@ def test_probes_bunch_where_the_host_takes_long(requests, detour):
 
 def test_a_given_host_takes_its_time_by_step_and_request():
     host = Host(plain=(0.1, 0.01), other=(0.5, 0.02))
-    assert host.ms(10, plain=True) == pytest.approx(0.2)
-    assert host.ms(10, plain=False) == pytest.approx(0.7)
+    assert host.ms(10, Kind.PLAIN) == pytest.approx(0.2)
+    assert host.ms(10, Kind.DRAFTS) == pytest.approx(0.7)

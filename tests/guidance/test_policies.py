@@ -13,7 +13,7 @@ from tests.guidance.worlds import clock, table, view
 from recguide.core import ParameterError
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.history import History
-from recguide.guidance.market import MarketMaker
+from recguide.guidance.market import MarketMaker, token_of
 from recguide.guidance.markets import Markets
 from recguide.guidance.paper import Paper, overlap
 from recguide.guidance.policy import policy_named
@@ -133,7 +133,7 @@ def test_the_same_views_get_the_same_plans():
 def test_tokens_of_the_slow_count_more_and_of_all_one_in_the_mean(previous, price):
     beliefs = MIXED._beliefs
     cells = beliefs.cell(view(len(previous), previous=previous, full=True))
-    token = MarketMaker(beliefs, MIXED._clock)._token(cells, price)[cells]
+    token = token_of(beliefs.menus, cells, price)[cells]
     assert token.min() <= 1 + 1e-9
     assert token.max() >= 1 - 1e-9
     rent = float(beliefs.menus.net(price)[cells].mean())
@@ -143,7 +143,7 @@ def test_tokens_of_the_slow_count_more_and_of_all_one_in_the_mean(previous, pric
 
 def test_among_equals_a_token_counts_one():
     cell = MIXED._beliefs.cell(view(5, previous=8))
-    token = MarketMaker(MIXED._beliefs, MIXED._clock)._token(cell, 0.1)
+    token = token_of(MIXED._beliefs.menus, cell, 0.1)
     assert token[cell] == pytest.approx(1.0)
 
 

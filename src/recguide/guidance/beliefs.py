@@ -74,6 +74,14 @@ class Beliefs:
         self._made_at = self._shifts()
         self._age, self._stale = 0, False
         self.menus = self._fresh_menus()
+        self._bare: Menus | None = None
+
+    @property
+    def bare(self) -> Menus:
+        """Menus without branches, of the same time."""
+        if self._bare is None:
+            self._bare = Menus.of(self.menus.block, self.menus.head, bare=True)
+        return self._bare
 
     def cell(self, view: View) -> Ints:
         """[R] as ValueTable.cell, by look-up."""
@@ -146,7 +154,7 @@ class Beliefs:
         shifts = self._shifts()
         if not self._outlooks.make_one(dict(zip(self.table.blocks, shifts, strict=False))):
             self._made_at, self._age, self._stale = shifts, 0, False
-            self.menus = self._fresh_menus()
+            self.menus, self._bare = self._fresh_menus(), None
 
     def _learn_slots(self, view: View, cell: Ints, plan: Plan, outcome: Outcome) -> None:
         hand = self.in_hand(view, cell)

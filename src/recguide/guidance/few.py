@@ -25,6 +25,8 @@ Open = tuple[int, int, int]
 """(slot, head, block) of a branch."""
 Addition = tuple[int, float, Open | None]
 """(query tokens, gain, the branch); without a branch it is the next slot, or the next step of a hull."""
+_Found = tuple[float, int, float, int, int, Open | None]
+"""(gain per token, query tokens, gain, prefix, request, the branch)"""
 
 
 class _One(NamedTuple):
@@ -44,10 +46,16 @@ class _One(NamedTuple):
 
 
 def solve_few(
-    view: View, cell: Sequence[int], beliefs: Beliefs, market: Market, clock: Clock, detour_ms: float = 0.0
+    view: View,
+    cell: Sequence[int],
+    beliefs: Beliefs,
+    market: Market,
+    clock: Clock,
+    detour_ms: float = 0.0,
+    fork_ms: float = 0.0,
 ) -> Plan:
-    """`cell` [R]; any increment at all takes `detour_ms` longer."""
-    found: list[tuple[float, int, float, int, int, Open | None]] = []
+    """`cell` [R]; any increment at all takes `detour_ms` longer, and any branch of a draft `fork_ms`."""
+    found: list[_Found] = []
     items: list[list[int]] = []
     ones = _ones(view, cell, beliefs.options, market)
     for row, one in enumerate(ones):
@@ -63,7 +71,7 @@ def solve_few(
         ]
     found.sort(key=itemgetter(0), reverse=True)
     taken, opened = [0] * len(ones), list[list[Open]]([] for _ in ones)
-    for _, _, _, _, row, what in found[: _best(found, view, market, clock, detour_ms)]:
+    for _, _, _, _, row, what in _chosen(found, view, market, clock, detour_ms, fork_ms):
         if what is None:
             taken[row] += 1
         else:
@@ -80,14 +88,22 @@ def _ones(view: View, cell: Sequence[int], options: Options, market: Market) -> 
     ]
 
 
+def _chosen(
+    found: list[_Found], view: View, market: Market, clock: Clock, detour_ms: float, fork_ms: float
+) -> list[_Found]:
+    """The increments that are taken: with branches, or without any if that is better."""
+    best, profit = _best(found, view, market, clock, detour_ms)
+    if not fork_ms or all(what is None for *_, what in found[:best]):
+        return found[:best]
+    bare = [one for one in found if one[-1] is None]
+    fewer, without = _best(bare, view, market, clock, detour_ms)
+    return found[:best] if profit - market.rate * fork_ms > without else bare[:fewer]
+
+
 def _best(
-    found: Sequence[tuple[float, int, float, int, int, Open | None]],
-    view: View,
-    market: Market,
-    clock: Clock,
-    detour_ms: float,
-) -> int:
-    """How many increments, taken in their order, have the most Y − ρ·T."""
+    found: Sequence[_Found], view: View, market: Market, clock: Clock, detour_ms: float
+) -> tuple[int, float]:
+    """How many increments, taken in their order, have the most Y − ρ·T, and that."""
     tokens, pairs, rate = view.tokens + len(view), float(view.pairs + view.prefix.sum()), market.rate
     best, at, made = -rate * (clock.at(tokens) + clock.pair_ms * pairs), 0, 0.0
     for number, (_, more, gain, prefix, _, _) in enumerate(found, 1):
@@ -99,7 +115,7 @@ def _best(
         profit = made - rate * (clock.at(tokens) + clock.pair_ms * pairs + detour_ms)
         if profit > best:
             best, at = profit, number
-    return at
+    return at, best
 
 
 # --- drafts in hand -----------------------------------------------------------------------------------------
@@ -142,14 +158,14 @@ def _begins(one: _One, beliefs: Beliefs, market: Market) -> tuple[list[int], lis
         begin = market.begin
         steps = zip(begin.tokens[cell].tolist(), begin.gain[cell].tolist(), strict=True)
         return begin.item[cell].tolist(), [(int(tokens), gain, None) for tokens, gain in steps if tokens]
-    hull = _hull(list(_offers(one, beliefs)))
+    hull = _hull(list(_offers(one, beliefs, market)))
     steps = zip(hull[1:], hull, strict=False)
     return [item for _, _, item in hull], [(n - m, y - z, None) for (n, y, _), (m, z, _) in steps]
 
 
-def _offers(one: _One, beliefs: Beliefs) -> Iterator[tuple[int, float, int]]:
+def _offers(one: _One, beliefs: Beliefs, market: Market) -> Iterator[tuple[int, float, int]]:
     """(query tokens, gain, option) of those that fit, query tokens rising."""
-    head = float(beliefs.menus.head[one.cell])
+    head = float(market.head[one.cell])
     for item, (block, branch) in enumerate(beliefs.options.pairs):
         if not block and not branch:
             yield 1, one.token, item

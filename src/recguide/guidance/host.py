@@ -1,15 +1,19 @@
 """The host's time: what a step takes beyond its forward, by what kind of step it is.
 
-Plain steps run ahead of the host, so that hardly any of its time shows; all others wait for it. A cost table
-knows nothing of that. So steps are timed while they run, and what is found is a discrete cost of leaving
-plain decoding, the same however much is drafted.
+Plain steps run ahead of the host, so that hardly any of its time shows; all others wait for it, and those
+with branches also mix rows with the draft adapter and rows without. A cost table knows nothing of that. So
+steps are timed while they run, and what is found are discrete costs of leaving plain decoding, and of
+branches: the same however much is drafted.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from enum import IntEnum
 from statistics import fmean, median
+
+from recguide.guidance.view import Plan, View, is_plain
 
 WINDOW = 16
 """Steps of a kind that are remembered."""
@@ -19,8 +23,24 @@ EVERY = 4
 """Steps between two looks at them."""
 SLOW = 2.0
 """A step that took so many lower quartiles did something else as well: it captured a graph, say."""
+FORGOTTEN = 2000
+"""Steps without branches after which nothing is known of those with."""
 MOVED = 0.05
 """Share of a step by which what was learned must have moved before another number is said."""
+
+
+class Kind(IntEnum):
+    """Of a step, as the host sees it."""
+
+    PLAIN = 0
+    DRAFTS = 1
+    BRANCHES = 2
+
+
+def kind_of(view: View, plan: Plan) -> Kind:
+    if len(plan.branches.request):
+        return Kind.BRANCHES
+    return Kind.PLAIN if is_plain(view, plan) else Kind.DRAFTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +49,15 @@ class Host:
 
     Attributes:
         plain: of a plain step behind another one of the same requests.
-        other: of any other.
+        other: of any other without branches; `branches` of those with, None for the same.
     """
 
     plain: tuple[float, float] = (0.0, 0.0)
     other: tuple[float, float] = (0.0, 0.0)
+    branches: tuple[float, float] | None = None
 
-    def ms(self, requests: int, *, plain: bool) -> float:
-        step, each = self.plain if plain else self.other
+    def ms(self, requests: int, kind: Kind) -> float:
+        step, each = (self.plain, self.other, self.branches or self.other)[kind]
         return step + each * requests
 
 
@@ -51,26 +72,43 @@ class HostClock:
     def __init__(self, *, in_ms: bool = True) -> None:
         self._unit = 1.0 if in_ms else None
         self._ratios: deque[float] | None = None if in_ms else deque(maxlen=WINDOW)
-        self._kinds: dict[bool, dict[int, _Window]] = {True: {}, False: {}}
+        self._kinds: tuple[dict[int, _Window], ...] = ({}, {}, {})
 
-    def add(self, requests: int, forward_ms: float, step_ms: float, *, plain: bool) -> None:
+    def add(self, requests: int, forward_ms: float, step_ms: float, kind: Kind) -> None:
         """A step took `step_ms` from the landing before it to its own, its forward by the table so much."""
-        if self._ratios is not None and plain:
+        if self._ratios is not None and kind is Kind.PLAIN:
             self._ratios.append(step_ms / forward_ms)
             self._unit = median(self._ratios) if len(self._ratios) >= LEAST else None
         if self._unit is not None:
-            windows = self._kinds[plain]
+            windows = self._kinds[kind]
+            if kind is not Kind.BRANCHES:
+                self._forget(_bucket(requests))
             windows.setdefault(_bucket(requests), _Window()).add(forward_ms, step_ms / self._unit)
 
-    def ms(self, requests: int, *, plain: bool) -> float:
-        """Of a step of so many requests; of the nearest number that was met."""
-        windows, bucket = self._kinds[plain], _bucket(requests)
+    def ms(self, requests: int, kind: Kind) -> float:
+        """Of a step of so many requests, or of the nearest number that was met. Branches that nobody tried
+        are as quick as drafts."""
+        windows, bucket = self._kinds[kind], _bucket(requests)
         known = [other for other, window in windows.items() if len(window.steps) >= LEAST]
-        return windows[min(known, key=lambda other: abs(other - bucket))].ms if known else 0.0
+        if not known:
+            return self.ms(requests, Kind.DRAFTS) if kind is Kind.BRANCHES else 0.0
+        return windows[min(known, key=lambda other: abs(other - bucket))].ms
 
     def detour_ms(self, requests: int) -> float:
         """What a step takes longer because it is not plain steps alone."""
-        return max(0.0, self.ms(requests, plain=False) - self.ms(requests, plain=True))
+        return max(0.0, self.ms(requests, Kind.DRAFTS) - self.ms(requests, Kind.PLAIN))
+
+    def fork_ms(self, requests: int) -> float:
+        """What a step takes longer again because it has branches."""
+        return max(0.0, self.ms(requests, Kind.BRANCHES) - self.ms(requests, Kind.DRAFTS))
+
+    def _forget(self, bucket: int) -> None:
+        """Probes tell what drafts cost by now; branches are tried again after a while."""
+        branches = self._kinds[Kind.BRANCHES].get(bucket)
+        if branches is not None:
+            branches.idle += 1
+            if branches.idle >= FORGOTTEN:
+                del self._kinds[Kind.BRANCHES][bucket]
 
 
 class _Window:
@@ -80,16 +118,18 @@ class _Window:
         steps: (step, forward) times of each.
         ms: what the usual ones took beyond their forwards; it moves in strides, so that what was made of it
             stays good for a while.
+        idle: steps of other kinds since.
     """
 
     def __init__(self) -> None:
         self.steps: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self.ms = 0.0
+        self.idle = 0
         self._added = 0
 
     def add(self, forward_ms: float, step_ms: float) -> None:
         self.steps.append((step_ms, forward_ms))
-        self._added += 1
+        self._added, self.idle = self._added + 1, 0
         if self._added > LEAST and self._added % EVERY:
             return
         usual = sorted(step for step, _ in self.steps)[len(self.steps) // 4]

@@ -14,7 +14,7 @@ import numpy as np
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
-from recguide.guidance.host import HostClock
+from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.hull import Hulls
 from recguide.guidance.menu import Menus
 from recguide.guidance.merged import Merged
@@ -27,6 +27,10 @@ LASTING = 0.75
 In simulation 0.5 to 1 are alike, and 0 makes 1 to 6 % less."""
 
 
+NEVER = 2.0
+"""A probability of reuse that no branch has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Market:
     """Attributes:
@@ -36,6 +40,7 @@ class Market:
     token: [cells] what a token emitted now counts.
     worth: [cells, blocks] of a draft in hand, against none, by the table's blocks.
     least: [cells] probability of reuse below which no branch pays.
+    head: [cells] probability that a continuation beside an AR step is right; 0 if none pays.
     begin: [cells] the hulls of what begins without a draft in hand, if no cap is near.
     enough: [cells] tokens that a request must still be able to emit for `begin` to hold.
     """
@@ -47,6 +52,7 @@ class Market:
     token: Floats
     worth: Floats
     least: Floats
+    head: Floats
     begin: Hulls
     enough: Floats
     plain: bool = False
@@ -61,12 +67,17 @@ class Market:
         token: Floats,
         beliefs: Beliefs,
         *,
+        menus: Menus | None = None,
         plain: bool = False,
     ) -> Market:
-        """At a price, with what tokens count [cells]. In a plain one no draft is worth more than none."""
-        options, menus = beliefs.options, beliefs.menus
+        """At a price, with what tokens count [cells]. In a plain one no draft is worth more than none; with
+        bare menus no branch is."""
+        options, menus = beliefs.options, beliefs.menus if menus is None else menus
         worth = np.zeros((len(token), len(options.blocks))) if plain else menus.worth(price, token)
         best = (worth / options.blocks).max(1)
+        least = np.maximum(floor / np.maximum(best, 1e-12), 1e-12)
+        if plain or menus.bare:
+            least.fill(NEVER)
         return cls(
             price=price,
             rate=rate,
@@ -74,7 +85,8 @@ class Market:
             ratio=ratio,
             token=token,
             worth=worth,
-            least=np.maximum(floor / np.maximum(best, 1e-12), 1e-12),
+            least=least,
+            head=menus.head,
             begin=options.hulls(token, menus.head, worth, np.full(len(token), ROOM)),
             # A draft is worth no more than what may still be emitted.
             enough=np.maximum(ROOM, worth.max(1) / token),
@@ -95,7 +107,7 @@ class MarketMaker:
         full = clock.slope_ms(1e6)
         # Where arithmetic is full, a query token costs μ_N + μ_X·prefix.
         self._ratio = clock.pair_ms / full if full > 0 else 0.0
-        self._merged = Merged(beliefs.menus)
+        self._merged: dict[bool, Merged] = {}
 
     @property
     def menus(self) -> Menus:
@@ -105,16 +117,16 @@ class MarketMaker:
     def made(self, view: View, cell: Ints) -> Market:
         """The cut with the most Y(N)/T(N, M, X), over the merged hulls of all requests' menus.
 
-        T has the host's time. That of plain steps is another one, so they are compared with the best cut.
+        T has the host's time. That of steps without branches, and of plain steps, is another one, so the best
+        of either kind is compared with the best of all.
         """
-        clock, host = self._clock, self._host
-        read = float(view.prefix_tokens + view.prefix.sum())
-        waits = host.ms(len(view), plain=False)
-
-        def mean(n: Floats, x: Floats) -> Floats:
-            return clock.mean_ms(n, read, x) + waits
-
-        cut = self._plans(view, cell).best(mean)
+        clock, host, menus = self._clock, self._host, self.menus
+        waits, fork = host.ms(len(view), Kind.DRAFTS), host.fork_ms(len(view))
+        cut = self._best(view, cell, menus, waits + fork * _branching(len(view)))
+        if fork:
+            bare = self._best(view, cell, self._beliefs.bare, waits)
+            if bare.gain / bare.ms >= cut.gain / cut.ms:
+                cut, menus = bare, self._beliefs.bare
         rate = cut.gain / cut.ms
         if host.detour_ms(len(view)):
             plain = self._plain_rate(view)
@@ -122,40 +134,54 @@ class MarketMaker:
                 return self._plain(view, plain)
         price = _price(cut, rate * clock.slope_ms(cut.tokens))
         floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2
-        return Market.at(price, rate, floor, self._ratio, self._token(cell, price), self._beliefs)
+        token = token_of(menus, cell, price)
+        return Market.at(price, rate, floor, self._ratio, token, self._beliefs, menus=menus)
+
+    def _best(self, view: View, cell: Ints, menus: Menus, waits: float) -> Cut:
+        clock, read = self._clock, float(view.prefix_tokens + view.prefix.sum())
+
+        def mean(n: Floats, x: Floats) -> Floats:
+            return clock.mean_ms(n, read, x) + waits
+
+        return self._plans(view, cell, menus).best(mean)
 
     def _plain_rate(self, view: View) -> float:
         base = base_of(view)
         ms = self._clock.of_view(view, int(base.tokens), base.pairs)
-        return base.gain / (ms + self._host.ms(len(view), plain=True))
+        return base.gain / (ms + self._host.ms(len(view), Kind.PLAIN))
 
     def _plain(self, view: View, rate: float) -> Market:
         price = rate * self._clock.slope_ms(float(view.tokens + len(view)))
         token = np.ones(self.menus.n.shape[1])
         return Market.at(price, rate, price / 2, self._ratio, token, self._beliefs, plain=True)
 
-    def _token(self, cell: Ints, price: float) -> Floats:
-        """[cells] what an emitted token counts; its mean over the tokens of these requests is about 1.
-
-        A request has to get through its hard stretches too, and is seated for as long as they take: with all
-        seats taken, more tokens a second means less time per token, which is a rent per forward, the same for
-        all, and the price of its query tokens. So tokens count what they cost, as far as a stretch lasts.
-        That is eq. 3's common ρ.
-        """
-        menus = self.menus
-        requests = np.bincount(cell, minlength=menus.n.shape[1])
-        rent = float(menus.net(price) @ requests) / len(cell)
-        cost, pace = menus.cost(price, rent)
-        made = pace * requests
-        return (cost * (made.sum() / (cost @ made))) ** LASTING
-
-    def _plans(self, view: View, cell: Ints) -> Swept:
+    def _plans(self, view: View, cell: Ints, menus: Menus) -> Swept:
         """The hulls of all requests' menus, merged."""
-        menus = self.menus
-        if self._merged.menus is not menus:
-            self._merged = Merged(menus)
+        merged = self._merged.get(menus.bare)
+        if merged is None or merged.menus is not menus:
+            merged = self._merged[menus.bare] = Merged(menus)
         prefix = view.prefix.astype(np.float64)
-        return self._merged.sweep(base_of(view), cell, prefix, 1 + self._ratio * prefix)
+        return merged.sweep(base_of(view), cell, prefix, 1 + self._ratio * prefix)
+
+
+def token_of(menus: Menus, cell: Ints, price: float) -> Floats:
+    """[cells] what an emitted token counts; its mean over the tokens of these requests is about 1.
+
+    A request has to get through its hard stretches too, and is seated for as long as they take: with all
+    seats taken, more tokens a second means less time per token, which is a rent per forward, the same for
+    all, and the price of its query tokens. So tokens count what they cost, as far as a stretch lasts.
+    That is eq. 3's common ρ.
+    """
+    requests = np.bincount(cell, minlength=menus.n.shape[1])
+    rent = float(menus.net(price) @ requests) / len(cell)
+    cost, pace = menus.cost(price, rent)
+    made = pace * requests
+    return (cost * (made.sum() / (cost @ made))) ** LASTING
+
+
+def _branching(requests: int) -> float:
+    """Share of steps that some branch is in, where two of a request's three forwards are verifications."""
+    return 1 - 3.0**-requests
 
 
 def base_of(view: View) -> Base:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from recguide.guidance.arrays import Ints
 from recguide.guidance.clock import Clock
 from recguide.guidance.few import FEW
-from recguide.guidance.host import HostClock
+from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.menu import Menus
 from recguide.guidance.view import View
@@ -19,7 +19,7 @@ _ALIKE = 0.01
 """Plain steps whose T differs by no more than that read as much."""
 _REMEMBERED = 256
 
-_Few = tuple[tuple[int, ...], int, int, float, float]
+_Few = tuple[tuple[int, ...], int, int, tuple[float, ...]]
 
 
 class _Prepared(NamedTuple):
@@ -69,8 +69,8 @@ class Markets:
         clock, host, requests = self._clock, self._host, len(view)
         read, pairs = view.prefix_tokens + sum(view.prefix.tolist()), clock.pair_ms * view.pairs
         ms = clock.at(_first(view)) + clock.prefix_ms * read + pairs
-        waits, ahead = host.ms(requests, plain=False), host.ms(requests, plain=True)
-        return tuple(sorted(cell.tolist())), _first(view), round(log(ms) / _ALIKE), waits, ahead
+        waits = tuple([host.ms(requests, kind) for kind in Kind])
+        return tuple(sorted(cell.tolist())), _first(view), round(log(ms) / _ALIKE), waits
 
 
 def _first(view: View) -> int:

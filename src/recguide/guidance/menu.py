@@ -24,7 +24,8 @@ class Menus:
             on. At any price the best item is one of them.
         hulls: the steps between them.
         block: block → its outlook.
-        head: [cells] probability that a continuation beside an AR step is right.
+        head: [cells] probability that a continuation beside an AR step is right; 0 in bare ones.
+        bare: there are no branches.
     """
 
     n: Floats
@@ -32,17 +33,22 @@ class Menus:
     hulls: Hulls
     block: Mapping[int, Outlook]
     head: Floats
+    bare: bool
     _acceptance: Floats
     _spent: Floats
     _forwards: Floats
     """[levels, blocks, cells] A, query tokens, and how many forwards of a draft's kind a draft lasts for."""
 
     @classmethod
-    def of(cls, outlooks: Mapping[int, Outlook], head: Floats) -> Menus:
+    def of(cls, outlooks: Mapping[int, Outlook], head: Floats, *, bare: bool = False) -> Menus:
+        if bare:
+            outlooks = {block: outlook.bare for block, outlook in outlooks.items()}
+            head = np.zeros_like(head)
         columns = [(np.ones((len(head), 1)), np.ones((len(head), 1)))]
         for block, outlook in outlooks.items():
             columns.append(drafting(block, outlook))
-            columns.append(stepping(block, outlook, head))
+            if not bare:
+                columns.append(stepping(block, outlook, head))
         n, y = (np.concatenate(parts, axis=1) for parts in zip(*columns, strict=True))
         found = hulls(n, y)
         # Vertices and levels come first: reducing over few at the end is slow.
@@ -51,7 +57,7 @@ class Menus:
         lasting = [1 / (1 - of.reuse) for of in outlooks.values()]
         made = [of.acceptance for of in outlooks.values()]
         by_level = [_levels_first(parts) for parts in (made, spent, lasting)]
-        return cls(n, y, found, outlooks, head, by_level[0], by_level[1], by_level[2])
+        return cls(n, y, found, outlooks, head, bare, by_level[0], by_level[1], by_level[2])
 
     def net(self, price: float, token: Floats | float = 1.0) -> Floats:
         """[cells] g: the best mean of (tokens − μ·n) per forward.

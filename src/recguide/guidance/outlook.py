@@ -24,6 +24,7 @@ LEVELS = (
     *((0.3, least) for least in (0.4, 0.6)),
 )
 """(least probability that a verified slot is emitted, least probability that a branch is reused)."""
+_BARE = [number for number, (_, branch) in enumerate(LEVELS) if branch == NEVER]
 Reals = NDArray[np.floating[Any]]
 _BY_SLOT = {
     slot: tuple(sorted(level for level in LEVELS if level[0] == slot))
@@ -54,6 +55,11 @@ class Outlook:
     verified: Floats
     branches: Floats
     reuse: Floats
+
+    @property
+    def bare(self) -> Outlook:
+        """At the levels without branches."""
+        return Outlook(*(getattr(self, name)[:, _BARE] for name in Outlook.__slots__))
 
 
 def log_odds(curves: Floats) -> Floats:

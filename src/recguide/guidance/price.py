@@ -13,13 +13,13 @@ import numpy as np
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
 from recguide.guidance.few import FEW, solve_few
-from recguide.guidance.host import HostClock
+from recguide.guidance.host import HostClock, Kind, kind_of
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.markets import Markets
 from recguide.guidance.probes import Probes
 from recguide.guidance.step import solve
 from recguide.guidance.value import ValueTable
-from recguide.guidance.view import Branches, Outcome, Plan, View, is_plain
+from recguide.guidance.view import Branches, Outcome, Plan, View
 
 KEPT = 8
 """Plain steps that one decision is good for."""
@@ -52,7 +52,8 @@ class Price:
             return _plain(view, market)
         detour = 0.0 if drafted or view.tokens else self._host.detour_ms(len(view))
         if len(view) <= FEW and view.candidates == 1:
-            return solve_few(view, cell.tolist(), beliefs, market, clock, detour)
+            fork = self._host.fork_ms(len(view)) if drafted else 0.0
+            return solve_few(view, cell.tolist(), beliefs, market, clock, detour, fork)
         return solve(view, cell, beliefs.in_hand(view, cell), beliefs, market, clock.of_step(view, detour))
 
     def prepare(self, view: View) -> None:
@@ -75,9 +76,9 @@ class Price:
             return  # what a prefill takes beside its forward is its own
         pairs = float((plan.query_tokens * view.prefix).sum()) if self._clock.pair_ms else 0.0
         forward = self._clock.of_view(view, plan.all_tokens, pairs)
-        plain = is_plain(view, plan)
-        self._host.add(len(view), forward, ms, plain=plain)
-        if plain:  # of which nothing is observed
+        kind = kind_of(view, plan)
+        self._host.add(len(view), forward, ms, kind)
+        if kind is Kind.PLAIN:  # of which nothing is observed
             self._beliefs.refresh()
 
 

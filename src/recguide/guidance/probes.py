@@ -12,7 +12,7 @@ from math import ceil
 import numpy as np
 
 from recguide.guidance.clock import Clock
-from recguide.guidance.host import HostClock
+from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.view import Plan, View, is_plain
 
 PROBE_SHARE = 0.02
@@ -70,7 +70,7 @@ class Probes:
         if not detour:
             return 0.0
         return (
-            INTERRUPTED * requests * detour / (self._clock.at(requests) + self._host.ms(requests, plain=True))
+            INTERRUPTED * requests * detour / (self._clock.at(requests) + self._host.ms(requests, Kind.PLAIN))
         )
 
     def _cost(self, requests: int, detour: float) -> float:

@@ -15,13 +15,13 @@ from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.batching import Batching
 from recguide.guidance.clock import Clock
 from recguide.guidance.history import History
-from recguide.guidance.host import Host
+from recguide.guidance.host import Host, Kind, kind_of
 from recguide.guidance.load import Load
 from recguide.guidance.oracle import Oracle
 from recguide.guidance.policy import Policy
 from recguide.guidance.tally import Tally, kind
 from recguide.guidance.traffic import WIDEST, Traffic
-from recguide.guidance.view import Branches, Head, Outcome, Plan, View, is_plain
+from recguide.guidance.view import Branches, Head, Outcome, Plan, View
 
 NO_TIME = Host()
 
@@ -129,9 +129,9 @@ class _Run:
 
     def _host_ms(self, view: View, plan: Plan) -> float:
         """Plain steps run ahead of the host as long as no request comes or goes."""
-        plain = is_plain(view, plan)
-        ahead, self._plain = plain and self._plain, plain
-        return self._host.ms(len(view), plain=ahead)
+        kind = kind_of(view, plan)
+        plain, self._plain = self._plain, kind is Kind.PLAIN
+        return self._host.ms(len(view), Kind.DRAFTS if self._plain and not plain else kind)
 
     def _reach(self) -> Ints:
         """[R] how far drafts get that begin now."""

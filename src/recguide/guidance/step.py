@@ -88,7 +88,7 @@ def _beginnings(view: View, beliefs: Beliefs, values: _Values, market: Market) -
     near = np.flatnonzero(remaining < market.enough[cell])
     if len(near):
         capped = values.capped(free[near], remaining[near])
-        head = beliefs.menus.head[cell[near]]
+        head = market.head[cell[near]]
         cut = beliefs.options.hulls(values.token[free[near]], head, capped, remaining[near])
         begin.put(near, cut)
     return _Beginnings(free, begin)

@@ -19,9 +19,9 @@ from recguide.engine.engine import Engine
 from recguide.engine.reports import StepReport
 from recguide.engine.request import Request
 from recguide.guidance.cost import CostTable
-from recguide.guidance.host import Host
+from recguide.guidance.host import Host, Kind, kind_of
 from recguide.guidance.policy import Policy
-from recguide.guidance.view import Outcome, Plan, View, is_plain
+from recguide.guidance.view import Outcome, Plan, View
 
 WARM_UP = 0.25
 """Share of the time in which nothing is counted: graphs are captured, the first texts get apart."""
@@ -87,9 +87,9 @@ class Served:
 
 
 class Timed(NamedTuple):
-    """A step: whether it ran ahead of the host, as plain steps behind plain ones do, N, M, X and its time."""
+    """A step: its kind, only PLAIN if it ran ahead of the host behind another one, N, M, X and its time."""
 
-    ahead: bool
+    kind: Kind
     tokens: int
     prefix: int
     pairs: int
@@ -98,13 +98,14 @@ class Timed(NamedTuple):
 
 def host_of(served: Served, cost: CostTable) -> Host:
     """What steps took beyond their forwards, by their kind, at this load; 0 for a kind that there was not."""
-    each: dict[bool, float] = {}
+    each: list[tuple[float, float] | None] = []
     usual = SLOW * float(np.median([step.ms for step in served.timed])) if served.timed else 0.0
-    for ahead in (True, False):
-        steps = [step for step in served.timed if step.ahead is ahead and step.ms <= usual]
+    for kind in Kind:
+        steps = [step for step in served.timed if step.kind is kind and step.ms <= usual]
         beyond = [step.ms - float(cost.ms(step.tokens, step.prefix, step.pairs)) for step in steps]
-        each[ahead] = max(0.0, fmean(beyond)) if beyond else 0.0
-    return Host(plain=(each[True], 0.0), other=(each[False], 0.0))
+        each.append((max(0.0, fmean(beyond)), 0.0) if beyond else None)
+    plain, other, branches = each
+    return Host(plain or (0.0, 0.0), other or (0.0, 0.0), branches)
 
 
 class Noted:
@@ -142,12 +143,13 @@ class Noted:
             self.ms += 1e3 * (time.perf_counter() - began)
 
     def timed(self, view: View, plan: Plan, ms: float) -> None:
-        plain = is_plain(view, plan)
-        ahead, self._plain = plain and self._plain, plain
+        kind = kind_of(view, plan)
+        plain, self._plain = self._plain, kind is Kind.PLAIN
+        kind = Kind.DRAFTS if self._plain and not plain else kind
         if self.served is not None:
             read = view.prefix_tokens + int(view.prefix.sum())
             pairs = view.pairs + int((plan.query_tokens * view.prefix).sum())
-            self.served.timed.append(Timed(ahead, view.tokens + plan.all_tokens, read, pairs, ms))
+            self.served.timed.append(Timed(kind, view.tokens + plan.all_tokens, read, pairs, ms))
         self._policy.timed(view, plan, ms)
 
 
