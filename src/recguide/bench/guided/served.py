@@ -145,7 +145,8 @@ class Noted:
     def timed(self, view: View, plan: Plan, ms: float) -> None:
         kind = kind_of(view, plan)
         plain, self._plain = self._plain, kind is Kind.PLAIN
-        kind = Kind.DRAFTS if self._plain and not plain else kind
+        # A request that has just come, with nothing verified before, is waited for as well.
+        kind = Kind.DRAFTS if self._plain and not (plain and view.previous.all()) else kind
         if self.served is not None:
             read = view.prefix_tokens + int(view.prefix.sum())
             pairs = view.pairs + int((plan.query_tokens * view.prefix).sum())
