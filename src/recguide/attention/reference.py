@@ -7,8 +7,10 @@ cost as much as the attention itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -17,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from recguide.attention.visibility import visible
 from recguide.core import Attend, PackedBatch, Turn
-from recguide.kv.cache import KVCache
+from recguide.kv.cache import KVCache, Span
 
 Index = Tensor | slice
 
@@ -38,87 +40,68 @@ class ReferenceAttention:
     def plan(self, batch: PackedBatch) -> Attend:
         """The attention of one forward. It writes the causal rows' KV, layer by layer, as it is called."""
         cache, written = self._cache, batch.written
-        target = _Span(cache, as_slice(batch.kv_slots[:written])) if written else None
+        target = Span(cache, as_slice(batch.kv_slots[:written])) if written else None
         requests = sorted({row.request for row in batch.rows})
         groups = [_group(batch, request, cache) for request in requests]
-
-        kv_heads = cache.shape.kv_heads
+        tokens, kv_heads, dim = len(batch.tokens), cache.shape.kv_heads, cache.shape.head_dim
+        turns: Turn | None = None
 
         def attend(layer: int, qkv: Tensor, rotation: Turn) -> Tensor:
-            q, k, v = rotation.split(qkv, qkv.shape[1] - 2 * kv_heads, kv_heads)
+            nonlocal turns
+            heads = qkv.shape[1] - 2 * kv_heads
+            if turns is None:
+                turns = rotation.over(heads, kv_heads, dim**-0.5)
+            q, kv = turns.turn(qkv).split_with_sizes((heads, 2 * kv_heads), 1)
+            kv = kv.view(tokens, 2, kv_heads, dim)
             if target is not None:
-                target.write(layer, *((k, v) if written == len(k) else (k[:written], v[:written])))
+                target.write(layer, kv if written == tokens else kv[:written])
             if len(groups) == 1:
-                return groups[0].attend(layer, q, k, v)
-            out = q.new_empty(q.shape[0], q.shape[1] * q.shape[2])
+                return groups[0].attend(layer, q, kv)
+            out = q.new_empty(tokens, heads * dim)
             for group in groups:
-                out[group.queries] = group.attend(layer, q[group.queries], k, v)
+                out[group.queries] = group.attend(layer, q[group.queries], kv)
             return out
 
         return attend
-
-
-class _Span:
-    """Some tokens' keys and values in the cache, as views of every layer where they lie side by side."""
-
-    def __init__(self, cache: KVCache, index: Index) -> None:
-        self._cache = cache
-        self._index = index
-        if isinstance(index, slice):
-            self._keys, self._values = cache.keys[:, index].unbind(0), cache.values[:, index].unbind(0)
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Puts keys and values [n, kv_heads, dim] of a layer into the cache."""
-        if isinstance(self._index, slice):
-            self._keys[layer].copy_(keys)
-            self._values[layer].copy_(values)
-        else:
-            self._cache.write(layer, self._index, keys, values)
-
-    def read(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Copies a layer's out of the cache into keys and values [n, kv_heads, dim]."""
-        if isinstance(self._index, slice):
-            keys.copy_(self._keys[layer])
-            values.copy_(self._values[layer])
-        else:
-            torch.index_select(self._cache.keys[layer], 0, self._index, out=keys)
-            torch.index_select(self._cache.values[layer], 0, self._index, out=values)
 
 
 class _InPlace:
     """All keys of a request read where they lie, for a causal row alone on pages side by side."""
 
     def __init__(self, cache: KVCache, index: slice) -> None:
-        self._keys = _by_head(cache.keys[:, index]).unbind(0)
-        self._values = _by_head(cache.values[:, index]).unbind(0)
+        keys, values = cache.keys[:, index], cache.values[:, index]
+        self._layers = list(zip(_across(keys).unbind(0), _by_head(values).unbind(0), strict=True))
 
-    def load(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        return self._keys[layer], self._values[layer]
+    def load(self, layer: int, kv: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        return self._layers[layer]
 
 
 class _BroughtTogether:
     """Keys out of the cache, then those of draft rows, in one piece that the layers share."""
 
-    def __init__(self, cache: KVCache, held: _Span, count: int, drafts: Index, flying: int) -> None:
-        shape = (2, count + flying, cache.shape.kv_heads, cache.shape.head_dim)
-        keys, values = cache.keys.new_empty(shape)
+    def __init__(self, cache: KVCache, held: Span, count: int, drafts: Index, flying: int) -> None:
+        both = cache.both.new_empty(count + flying, 2, cache.shape.kv_heads, cache.shape.head_dim)
         self._held = held
         self._drafts = drafts
-        self._out_of_cache = keys[:count], values[:count]
-        self._flying = (keys[count:], values[count:]) if flying else None
-        self._ready = _by_head(keys), _by_head(values)
+        self._out_of_cache = held.layout(both[:count])
+        self._flying = both[count:] if flying else None
+        self._ready = _across(both[:, 0]), _by_head(both[:, 1])
 
-    def load(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        self._held.read(layer, *self._out_of_cache)
+    def load(self, layer: int, kv: Tensor) -> tuple[Tensor, Tensor]:
+        self._held.read(layer, self._out_of_cache)
         if self._flying is not None:
-            self._flying[0].copy_(k[self._drafts])
-            self._flying[1].copy_(v[self._drafts])
+            self._flying.copy_(kv[self._drafts])
         return self._ready
 
 
 def _by_head(x: Tensor) -> Tensor:
-    """[..., keys, kv_heads, dim] → [..., kv_heads, 1, keys, dim]."""
-    return x.transpose(-3, -2).unsqueeze(-3)
+    """[..., keys, kv_heads, dim] → [..., kv_heads, keys, dim]."""
+    return x.transpose(-3, -2)
+
+
+def _across(x: Tensor) -> Tensor:
+    """[..., keys, kv_heads, dim] → [..., kv_heads, dim, keys]."""
+    return _by_head(x).transpose(-2, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,36 +123,38 @@ class _Group:
     square: bool
     spelled_out: bool
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """[n, heads · dim] for queries q [n, heads, dim]; k and v are the whole batch's."""
-        keys, values = self.memory.load(layer, k, v)
+    def attend(self, layer: int, q: Tensor, kv: Tensor) -> Tensor:
+        """[n, heads · dim] for scaled queries q [n, heads, dim]; kv are the whole batch's."""
+        keys, values = self.memory.load(layer, kv)
         tokens, heads, dim = q.shape
-        kv_heads = len(keys)
+        kv_heads = len(values)
         # kv_heads serves as the batch and the query heads that share one as its heads: keys and values are
         # read where they lie instead of being repeated for every query head.
-        shared = q.view(tokens, kv_heads, heads // kv_heads, dim)
         if self.spelled_out:
-            return self._spelled_out(shared, keys.squeeze(1), values.squeeze(1))
+            return self._spelled_out(q, keys, values)
         with _backend(masked=self.mask is not None and q.is_cuda):
             out = scaled_dot_product_attention(
-                shared.permute(1, 2, 0, 3),
-                keys.expand(-1, heads // kv_heads, -1, -1),
-                values.expand(-1, heads // kv_heads, -1, -1),
+                q.unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3),
+                keys.mT[:, None].expand(-1, heads // kv_heads, -1, -1),
+                values[:, None].expand(-1, heads // kv_heads, -1, -1),
                 attn_mask=self.mask,
                 is_causal=self.square,
+                scale=1.0,
             )
         return out.permute(2, 0, 1, 3).reshape(tokens, heads * dim)
 
     def _spelled_out(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """The same of q [n, kv_heads, share, dim] and keys [kv_heads, keys, dim] as two products."""
-        tokens, kv_heads, share, dim = q.shape
-        flat = q.transpose(0, 1).reshape(kv_heads, tokens * share, dim)
-        # Times beta = 0: only a factor is wanted.
-        scores = torch.baddbmm(flat[:, :1, :1], flat, keys.transpose(1, 2), beta=0, alpha=dim**-0.5)
+        """The same with keys [kv_heads, dim, keys] and values [kv_heads, keys, dim] as two products."""
+        tokens, heads, dim = q.shape
+        kv_heads = len(values)
+        if tokens == 1:  # the same in fewer views
+            return torch.bmm(torch.bmm(q.view(kv_heads, -1, dim), keys).softmax(-1), values).view(1, -1)
+        shared = q.unflatten(1, (kv_heads, -1)).transpose(0, 1).reshape(kv_heads, -1, dim)
+        scores = torch.bmm(shared, keys)
         if self.mask is not None:
-            scores.view(kv_heads, tokens, share, -1).add_(self.mask[:, None])
+            scores.view(kv_heads, tokens, heads // kv_heads, -1).add_(self.mask[:, None])
         out = torch.bmm(scores.softmax(-1), values)
-        return out.view(kv_heads, tokens, share * dim).transpose(0, 1).reshape(tokens, -1)
+        return out.view(kv_heads, tokens, -1).transpose(0, 1).reshape(tokens, -1)
 
 
 def _backend(*, masked: bool) -> AbstractContextManager[object]:
@@ -182,30 +167,32 @@ def _backend(*, masked: bool) -> AbstractContextManager[object]:
 
 
 def _group(batch: PackedBatch, request: int, cache: KVCache) -> _Group:
-    tokens = (batch.request == request).nonzero().squeeze(1)
-    drafts = tokens[~batch.causal[tokens]]
-    rows = [row for row in batch.rows if row.request == request]
-    prefix = rows[0].prefix
-    count = prefix + len(tokens) - len(drafts)
-    index = torch.arange(count, device=tokens.device)
-    pages = batch.block_tables[request]
-    held = as_slice(pages[index // cache.page_size] * cache.page_size + index % cache.page_size)
-    if isinstance(held, slice) and len(drafts) == 0:
+    ranges = [
+        (row.causal, range(start, start + len(row.tokens)))
+        for start, row in zip(batch.row_starts, batch.rows, strict=True)
+        if row.request == request
+    ]
+    drafts = [own for causal, own in ranges if not causal]
+    flying = sum(map(len, drafts))
+    tokens = sum(len(own) for _, own in ranges)
+    prefix = next(row.prefix for row in batch.rows if row.request == request)
+    count = prefix + tokens - flying
+    held = _slots(batch.block_tables[request], count, cache.page_size)
+    device = batch.tokens.device
+    if isinstance(held, slice) and not flying:
         memory = _InPlace(cache, held)
     else:
-        memory = _BroughtTogether(cache, _Span(cache, held), count, as_slice(drafts), len(drafts))
-    spelled_out = cache.keys.device.type == "cpu" and len(tokens) * (prefix + len(tokens)) <= FEW
-    square = not spelled_out and len(rows) == 1 and rows[0].causal and prefix == 0 and len(tokens) > 1
-    return _Group(
-        queries=as_slice(tokens),
-        memory=memory,
-        mask=None if square else _mask(batch, tokens, prefix, cache.keys),
-        square=square,
-        spelled_out=spelled_out,
-    )
+        memory = _BroughtTogether(cache, Span(cache, held), count, _index(drafts, device), flying)
+    spelled_out = device.type == "cpu" and tokens * (prefix + tokens) <= FEW
+    alone, causal = len(ranges) == 1, not flying
+    square = not spelled_out and alone and causal and prefix == 0 and tokens > 1
+    queries = _index([own for _, own in ranges], device)
+    sees_all = alone and (not causal or tokens == 1)
+    mask = None if square or sees_all else _mask(batch, queries, prefix, cache.keys)
+    return _Group(queries, memory, mask, square, spelled_out)
 
 
-def _mask(batch: PackedBatch, tokens: Tensor, prefix: int, like: Tensor) -> Tensor | None:
+def _mask(batch: PackedBatch, tokens: Index, prefix: int, like: Tensor) -> Tensor | None:
     """[n, prefix + n] zeros where a query sees a key and -inf elsewhere; None if nothing is hidden.
 
     The whole rule is written out because a backend's own causal flag aligns at the top left, which is right
@@ -214,15 +201,30 @@ def _mask(batch: PackedBatch, tokens: Tensor, prefix: int, like: Tensor) -> Tens
     seen = visible(batch, tokens)
     if bool(seen.all()):
         return None
-    mask = like.new_zeros(len(tokens), prefix + len(tokens))
+    mask = like.new_zeros(len(seen), prefix + len(seen))
     mask[:, prefix:].masked_fill_(~seen, float("-inf"))
     return mask
 
 
+def _slots(pages: Tensor, count: int, page_size: int) -> Index:
+    """The first `count` slots of a request's pages; a slice if they lie side by side."""
+    used = as_slice(pages[: -(-count // page_size)])
+    if isinstance(used, slice):
+        return slice(used.start * page_size, used.start * page_size + count)
+    return (used[:, None] * page_size + torch.arange(page_size, device=pages.device)).flatten()[:count]
+
+
+def _index(ranges: Sequence[range], device: torch.device) -> Index:
+    """Tokens of these ranges, one after another; a slice if they lie side by side."""
+    if all(one.stop == other.start for one, other in pairwise(ranges)):
+        return slice(ranges[0].start, ranges[-1].stop) if ranges else slice(0, 0)
+    return torch.cat([torch.arange(own.start, own.stop, device=device) for own in ranges])
+
+
 def as_slice(index: Tensor) -> Index:
     """The same index as a slice if it counts up by one, so that it selects a view."""
-    if len(index) == 0:
+    values = index.tolist()
+    if not values:
         return slice(0, 0)
-    first = int(index[0])
-    counting = torch.arange(first, first + len(index), device=index.device)
-    return slice(first, first + len(index)) if torch.equal(index, counting) else index
+    counting = range(values[0], values[0] + len(values))
+    return slice(counting.start, counting.stop) if values == list(counting) else index

@@ -25,6 +25,14 @@ class Turn(Protocol):
     @property
     def query_scale(self) -> Tensor | None: ...
 
+    def turn(self, heads: Tensor) -> Tensor:
+        """[N, any heads, dim] rotated."""
+        ...
+
+    def over(self, heads: int, kv_heads: int, scale: float = 1.0) -> Turn:
+        """How whole projections turn: queries, which are scaled too, and keys, but not values."""
+        ...
+
     def split(self, qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
         """qkv [N, heads + 2·kv_heads, dim] → q, k (both rotated), v [N, (kv_)heads, dim]."""
         ...

@@ -22,7 +22,8 @@ Touched = Tensor | slice | None
 class Ops(Protocol):
     """Products of tokens [N, in] with matrices [in, out], and the norms between them.
 
-    `delta` is the adapter's share of a product (None for none), `on` the tokens that get it.
+    `delta` is the adapter's share of a product (None for none), `on` the tokens that get it. They are for
+    inference: none has gradients.
     """
 
     @property
@@ -41,7 +42,10 @@ class Ops(Protocol):
     def residual(
         self, x: Tensor, y: Tensor, matrix: Tensor, norm: Tensor, delta: Delta | None, on: Touched
     ) -> tuple[Tensor, Tensor]:
-        """x [N, hidden] plus y [N, in] times matrix [in, hidden], and that sum's RMSNorm under `norm`."""
+        """x [N, hidden] plus y [N, in] times matrix [in, hidden], and that sum's RMSNorm under `norm`.
+
+        The sum may take x's place.
+        """
         ...
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:

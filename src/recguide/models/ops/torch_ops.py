@@ -1,6 +1,7 @@
 """Plain PyTorch: the definition of every operation, and what a CPU runs.
 
-Operations are few on purpose: at one token on a CPU each costs as much as a hundredth of a layer's products.
+Operations are few and in place on purpose: at one token on a CPU each costs as much as a hundredth of a
+layer's products, and a sum beside its terms is a copy of them first.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ class TorchOps:
         both = self.project(normed, gate_up, delta, on)
         half = both.shape[1] // 2  # slices are cheaper than a chunk
         gate, up = both[:, :half], both[:, half:]
-        return F.silu(gate) * up
+        return F.silu(gate, inplace=True).mul_(up)
 
     def residual(
         self, x: Tensor, y: Tensor, matrix: Tensor, norm: Tensor, delta: Delta | None, on: Touched
     ) -> tuple[Tensor, Tensor]:
-        x = _with_delta(torch.addmm(x, y, matrix), y, delta, on)
+        x = _with_delta(x.addmm_(y, matrix), y, delta, on)
         return x, self.norm(x, norm)
 
     def logits(self, hidden: Tensor, head: Tensor) -> Tensor:
