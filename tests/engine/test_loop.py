@@ -285,23 +285,49 @@ def test_plain_steps_are_made_ready_while_the_last_one_runs():
     assert counts == {"ready": 40, "ahead": 38}
 
 
-def test_what_was_made_ready_is_dropped_when_a_request_ends_or_others_come():
+def launches(machine):
+    """Forwards that were laid out only when all before them was known."""
+    counts = []
+    launch = machine._scheduler.schedule
+    machine._scheduler.schedule = lambda planner: counts.append(None) or launch(planner)
+    return counts
+
+
+def test_ends_and_newcomers_interrupt_no_run_of_steps():
+    """Stop tokens, caps, an abort, and prompts that come while others decode."""
     scripts = [Script((200 + at, *PROMPT), (*ANSWER[: 7 + 5 * at], EOS)) for at in range(3)]
     machine = plain_engine(*scripts, max_running=4)
-    counts = counted(machine)
+    laid_out = launches(machine)
     requests = [machine.add(script.prompt, SamplingParams(max_tokens=60))[0] for script in scripts]
     for _ in range(4):
         machine.step()
-    late = machine.add(scripts[2].prompt, SamplingParams(max_tokens=60))[0]
-    dropped = machine.add(scripts[2].prompt, SamplingParams(max_tokens=60))[0]
+    capped = machine.add(scripts[2].prompt, SamplingParams(max_tokens=5))[0]
+    dropped, late = (machine.add(scripts[2].prompt, SamplingParams(max_tokens=60))[0] for _ in range(2))
     for _ in range(8):
         machine.step()
     machine.abort(dropped)
     run(machine)
     for request, script in zip([*requests, late], [*scripts, scripts[2]], strict=True):
         assert request.completion().token_ids == script.answer
-    assert 0 < counts["ahead"] < counts["ready"]
+        assert request.completion().stats.forwards == len(script.answer) - 1
+    assert capped.completion().token_ids == scripts[2].answer[:5]
     assert machine.runner.pool.used_pages == 0
+    # The first forward, the one after it, and one when nobody is left.
+    assert len(laid_out) == 3
+
+
+def test_a_prompt_too_long_for_a_graph_is_laid_out_as_any_other():
+    machine = plain_engine(SCRIPT, max_batch_tokens=16)
+    laid_out = launches(machine)
+    first = machine.add(PROMPT, SamplingParams(max_tokens=40))[0]
+    for _ in range(4):
+        machine.step()
+    before = len(laid_out)
+    long = machine.add(PROMPT * 20, SamplingParams(max_tokens=4))[0]
+    run(machine)
+    assert first.completion().text == decode(ANSWER[:40])
+    assert len(long.completion().token_ids) == 4
+    assert len(laid_out) > before
 
 
 def test_nothing_is_made_ready_past_a_text_that_may_end_a_request():

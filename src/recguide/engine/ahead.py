@@ -1,50 +1,76 @@
-"""Plain steps, one forward after another: the next one is made ready while this one runs.
+"""One forward after another: the next is made ready while this one runs, if all that it lacks are tokens.
 
-If no request ends, the next forward is this one a position further on, and only its tokens are not known yet.
-They are written in when this one has landed, so a device waits for little more than a copy. From the third
-step of a run on, the input is the last one's with little changed. If a request did end, or others came, what
-was made ready is dropped: it has changed nothing.
+A request that emits one token a forward, by a plain step or at the end of its prefill, goes on with a plain
+step a position further on. Its token is written in when this forward has landed, so a device waits for little
+more than a copy. A request that its cap ends is left out, and newcomers join with their prompts. One that a
+stop token ends runs once more for nothing, and what its row says is dropped. In a run of plain steps alone
+the input is the last one's with little changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recguide.engine.flight import Flight
+from recguide.engine.flight import Flight, Ready
 from recguide.engine.scheduler import Scheduled
 from recguide.speculation import rows
-from recguide.speculation.rows import Phase
 from recguide.speculation.step import StepOutput
+
+Index = NDArray[np.intp]
 
 UNKNOWN = 0
 """Stands for a token in the layouts of a forward that was made ready before its tokens were known."""
 
 
-def steps_after(flight: Flight) -> Sequence[Scheduled] | None:
-    """The plan after this one if no request ends; None unless all of it are plain steps and none is the last.
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """Plain steps that follow a forward.
+
+    Attributes:
+        plan: the steps.
+        places: where in that forward's plan, and so among its picks, their requests stand.
+        again: what they are another step of, if all of that forward was steps and all go on.
+    """
+
+    plan: list[Scheduled]
+    places: Index
+    again: Ready | None = None
+
+
+def steps_after(flight: Flight, *, alone: bool) -> Foreseen | None:
+    """The plain steps of all requests of a forward that do not end with it; None if others may follow.
 
     A request that may end by its text is not run past that text, so its next step is not foreseen.
+
+    Args:
+        alone: whether nothing else will run beside them.
     """
-    if flight.steps is not None:
-        return flight.plan if flight.steps.inputs.fewest_left > 1 else None
-    foreseen: list[Scheduled] = []
-    for scheduled, place in zip(flight.plan, flight.docket.places, strict=True):
-        request = scheduled.request
-        layout = scheduled.layout
-        plain = place >= 0 and layout.phase is Phase.VERIFY and len(layout.rows) == len(layout.block) == 1
+    steps = flight.steps
+    if alone and steps is not None and steps.inputs.fewest_left > 1 and flight.is_whole:
+        return Foreseen(list(flight.plan), np.arange(len(flight.plan)), steps)
+    plan: list[Scheduled] = []
+    places: list[int] = []
+    for at, (scheduled, place) in enumerate(zip(flight.plan, flight.docket.places, strict=True)):
+        request, layout = scheduled.request, scheduled.layout
+        if request.finish_reason is not None:
+            continue
+        one = place >= 0 and len(layout.rows) == len(layout.block) == 1 and layout.draft is None
         # What a method does next is laid out by its draft; a policy is asked.
         goes_on = request.policy is not None or not request.method.drafts
-        if not (plain and goes_on and layout.draft is None) or request.params.stop or request.remaining < 2:
+        if not (one and goes_on) or request.params.stop:
             return None
-        foreseen.append(Scheduled(request, rows.step(len(foreseen), request.cached + 1, UNKNOWN)))
-    return foreseen
+        if request.remaining > 1:
+            prefix = request.cached + len(layout.rows[0].tokens)
+            plan.append(Scheduled(request, rows.step(len(plan), prefix, UNKNOWN)))
+            places.append(at)
+    return Foreseen(plan, np.array(places, np.intp))
 
 
-def tokens_after(output: StepOutput, steps: int) -> NDArray[np.int32] | None:
-    """The tokens that so many plain steps emitted; None if one ended its request, or had no pick."""
-    if output.stopped[:steps].any() or output.bad[:steps].any():
+def tokens_after(output: StepOutput, places: Index) -> NDArray[np.int32] | None:
+    """The tokens that go on; None if one had no pick, or none goes on."""
+    if output.bad[places].any() or output.stopped[places].all():
         return None
-    return output.tokens[:steps]
+    return output.tokens[places]

@@ -19,7 +19,7 @@ from recguide.core import (
     SamplingParams,
 )
 from recguide.engine.admission import check_memory, check_request, choice_seed, fresh_seed
-from recguide.engine.ahead import steps_after, tokens_after
+from recguide.engine.ahead import Index, steps_after, tokens_after
 from recguide.engine.commit import Advanced, advance, publish
 from recguide.engine.config import EngineConfig
 from recguide.engine.deadlines import Deadlines
@@ -109,7 +109,8 @@ class Engine:
         self._departures = Departures()
         self.fault: EngineFault | None = None
         self._flight: Flight | None = None
-        self._ahead: Ready | None = None
+        self._ahead: tuple[Ready, Index] | None = None
+        """What was made ready, and whose picks of this forward are the tokens that it lacks."""
         identity = identity or Identity()
         self._policies = Policies(config, self.runner, identity)
         self._rows = partial(
@@ -297,25 +298,38 @@ class Engine:
         """Makes the next forward ready while this one runs, if only its tokens are unknown."""
         if self._flight is None or not self.runner.has_graphs:
             return
-        steps, plan = self._flight.steps, steps_after(self._flight)
-        if plan is None or not self._scheduler.is_all(plan) or not self._planner.foresee(plan):
+        flight = self._flight
+        flying = [one.request for one in flight.plan if one.request.finish_reason is None]
+        newcomers = self._scheduler.newcomers(flying)
+        foreseen = None if newcomers is None else steps_after(flight, alone=not newcomers)
+        if newcomers is None or foreseen is None or not foreseen.plan:
             return
-        grown = self._scheduler.reserve(plan)
-        if grown is not None:
-            self._ahead = (
-                self.runner.ready_again(steps, grown) if steps else self.runner.ready(plan, steps=True)
-            )
+        steps, plan = len(foreseen.plan), [*foreseen.plan, *self._prompts(newcomers, len(foreseen.plan))]
+        if sum([one.layout.query_tokens for one in plan[steps:]], steps) > self.runner.most_in_graph:
+            return
+        grown = self._scheduler.reserve(plan) if self._planner.foresee(plan) else None
+        if grown is None:
+            return
+        again = foreseen.again
+        ready = self.runner.ready_again(again, grown) if again else self.runner.ready(plan, steps=steps)
+        self._ahead = ready, foreseen.places
+
+    def _prompts(self, newcomers: Sequence[Request], index: int) -> list[Scheduled]:
+        """Whole prompts of requests that nothing was planned for yet; `index` is the first one's place."""
+        return [
+            Scheduled(request, self._rows(request, at, request.prefill_end - request.cached, None))
+            for at, request in enumerate(newcomers, index)
+        ]
 
     def _go_ahead(self, landed: Landed) -> Flight | None:
         """Starts what was made ready if it came true."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None or landed.output is None or not self._scheduler.is_all(ahead.plan):
+        tokens = None if ahead is None or landed.output is None else tokens_after(landed.output, ahead[1])
+        if ahead is None or tokens is None:
             return None
-        tokens = tokens_after(landed.output, len(ahead.plan))
-        if tokens is None:
-            return None
-        ahead.inputs.set_tokens(tokens)
-        flight = self.runner.go(ahead)
+        ready, _ = ahead
+        ready.inputs.set_tokens(tokens)
+        flight = self.runner.go(ready)
         self._planner.adopt()
         self._flown.launched(self._planner.planned)
         return flight
@@ -393,7 +407,8 @@ class Engine:
         """Fails the request that took most of a forward's memory; any error but a lack of memory goes on."""
         if not is_lack_of_memory(error):
             raise error
-        largest = max(plan, key=lambda one: (one.layout.phase is Phase.PREFILL, one.layout.query_tokens))
+        mine = [one for one in plan if one.request.finish_reason is None]
+        largest = max(mine, key=lambda one: (one.layout.phase is Phase.PREFILL, one.layout.query_tokens))
         self._fail(largest.request, OutOfMemory(largest.layout.query_tokens, error))
         self.runner.tidy()
 

@@ -96,6 +96,11 @@ class Flight:
     steps: Ready | None = None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all of its requests want the outcome."""
+        return all(scheduled.request.finish_reason is None for scheduled in self.plan)
+
+    @property
     def awaited(self) -> bool:
         """Whether any of its requests still wants the outcome."""
         return any(scheduled.request.finish_reason is None for scheduled in self.plan)

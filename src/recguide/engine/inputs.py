@@ -169,11 +169,11 @@ class Inputs:
         self._slots.start[:used] += 1
         self._slots.position[:used] += 1
         self._filled, self._judged = filled, before._judged
-        self.count_down()
+        self.count_down(self._judged)
 
-    def count_down(self) -> None:
-        """Each of the judged requests may emit one token less."""
-        self._caps[:] -= 1
+    def count_down(self, requests: int) -> None:
+        """The first of the judged requests may emit one token less."""
+        self._caps[:requests] -= 1
 
     @property
     def fewest_left(self) -> int:

@@ -24,6 +24,9 @@ from recguide.speculation.rows import BranchKind, Layout, Phase
 CORRECTIONS = 15
 """Of a request in a forward at most: with a continuation that is what the device has room for."""
 
+_PREFILLS = Phase.PREFILL
+"""Looked up once: an enumeration answers slowly."""
+
 Rows = Callable[[Request, int, int, Turn | None], Layout]
 """(request, its index in the batch, prefill tokens at most, what was planned) → its rows."""
 
@@ -107,31 +110,35 @@ class Planner:
 
     # --- one step ahead -------------------------------------------------------------------------------------
 
-    def foresee(self, steps: Sequence[Scheduled]) -> bool:
-        """Plans for what follows plain steps before their outcome is known; true if it is plain steps again.
+    def foresee(self, plan: Sequence[Scheduled]) -> bool:
+        """Plans for what follows a forward before its outcome is known; true if it is `plan`: plain steps.
 
-        They go on with the plan that they have for as long as policies let them. When these are asked,
-        histories lack one step's entropy, and nothing else.
+        Behind them come the prompts of newcomers, of which no policy is asked. Steps go on with the plan that
+        they have for as long as policies let them. When these are asked, histories lack one step's entropy,
+        and nothing else.
         """
-        requests = [scheduled.request for scheduled in steps]
+        requests = [one.request for one in plan if one.layout.phase is not _PREFILLS]
         chosen = [request for request in requests if request.policy is not None]
         self._foreseen = None
         if not chosen:
             return True
-        if self._goes_on(chosen):
-            self._foreseen = self.planned, chosen, [request.cached + 1 for request in chosen]
+        if len(requests) == len(plan) and self._goes_on(chosen):
+            self._foreseen = self.planned, chosen, [_next(request) for request in chosen]
             return True
-        others = [request.cached + 1 for request in requests if request.policy is None]
+        others = [_next(request) for request in requests if request.policy is None]
         given = _Given(len(others), sum(others), sum(others))
+        for one in plan[len(requests) :]:
+            given = given.and_(one.layout.query_tokens, one.request.cached)
         planned = self._decide(chosen, given, self._most, ahead=True)
-        self._foreseen = planned, chosen, [request.cached + 1 for request in chosen]
+        self._foreseen = planned, chosen, [_next(request) for request in chosen]
         turns = planned.turns.values()
         return len(turns) == len(chosen) and all(turn.verified == 1 and not turn.branches for turn in turns)
 
     def _goes_on(self, chosen: Sequence[Request]) -> bool:
         """Whether the plan by which these requests take plain steps holds for one more."""
         decided = self.planned.decided
-        return sum(len(each.requests) for each in decided) == len(chosen) == len(self.planned.turns) and all(
+        turns = self.planned.turns
+        return all(request in turns for request in chosen) and all(
             each.policy.again(len(each.requests)) for each in decided
         )
 
@@ -305,6 +312,11 @@ def _take_turns(
             longest = max(verified[row], *[block for _, _, block in mine])
         # It may be passed over, and then the draft in hand is verified another time.
         request.block = longest if request.draft is None else max(longest, len(request.draft.tokens))
+
+
+def _next(request: Request) -> int:
+    """Where it will stand after a forward in which it emits a token: cached tokens."""
+    return max(request.cached + 1, request.prefill_end)
 
 
 def _came_true(requests: Sequence[Request], cached: Sequence[int], chosen: Sequence[Request]) -> bool:

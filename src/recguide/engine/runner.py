@@ -101,8 +101,11 @@ class Runner:
             _nothing,
         )
 
-    def ready(self, plan: Sequence[Scheduled], *, steps: bool = False) -> Ready:
-        """Packs a plan on the host, which may be done while another forward runs, but one plan at a time."""
+    def ready(self, plan: Sequence[Scheduled], *, steps: int = 0) -> Ready:
+        """Packs a plan on the host, which may be done while another forward runs, but one plan at a time.
+
+        The first `steps` of it are plain steps of requests that have a token on its way.
+        """
         rows, tables = _rows_and_tables(plan)
         flat = Flat(rows, tables, self.pool.page_size)
         bucket = None if self._replays is None else self._replays.bucket(flat)
@@ -113,9 +116,8 @@ class Runner:
         docket = docket_of(plan, inputs.room.settle)
         sampling = [scheduled.request.sampling for scheduled in plan]
         inputs.fill(flat, tables, self.pool.page_size, sampling, docket.judged, self._recent)
-        if steps:
-            inputs.count_down()  # a token of each request is on its way
-        return Ready(plan, docket, flat, bucket, inputs, steps and bucket is not None)
+        inputs.count_down(steps)
+        return Ready(plan, docket, flat, bucket, inputs, steps == len(plan) and bucket is not None)
 
     def ready_again(self, ready: Ready, grown: Iterable[int]) -> Ready:
         """Packs the plain steps that follow those of `ready`; `grown` are requests of it with new pages."""
@@ -196,6 +198,11 @@ class Runner:
     @property
     def has_graphs(self) -> bool:
         return self._replays is not None
+
+    @property
+    def most_in_graph(self) -> int:
+        """Query tokens of a forward through a graph, at most; 0 without graphs."""
+        return 0 if self._replays is None else self._replays.buckets.largest_bucket.tokens
 
     @property
     def logits_bytes(self) -> int:

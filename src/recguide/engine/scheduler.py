@@ -157,10 +157,18 @@ class Scheduler:
             plan.append(Scheduled(request, layout))
         return plan
 
-    def is_all(self, plan: Sequence[Scheduled]) -> bool:
-        """Whether the plan has every running request, and no other can join them."""
-        full = len(self.running) >= self._max_running
-        return len(plan) == len(self.running) and (full or not self.waiting)
+    def newcomers(self, flying: Sequence[Request]) -> list[Request] | None:
+        """Admits whom there is room for beside those that are `flying`, all of them running.
+
+        None if others than newcomers run: what they do next is for `schedule` to say.
+        """
+        self._admit()
+        if len(self.running) == len(flying):
+            return []
+        here = set(flying)
+        others = [request for request in self.running if request not in here]
+        new = all(request.cached < request.prefill_end and not request.is_scoring for request in others)
+        return others if new else None
 
     def reserve(self, plan: Sequence[Scheduled]) -> list[int] | None:
         """Makes room for a plan without taking it from anyone; None if there is too little.
