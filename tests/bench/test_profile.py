@@ -10,9 +10,10 @@ from tests.guidance.test_cost import HERE
 
 from recguide.bench.profile import ImplausibleProfile, Point, expected_s, grid, profile
 from recguide.bench.profile_plot import plot_profile
+from recguide.kv.pages import pages_for
 
 SIZES = (1, 8, 16, 32, 64, 96, 128, 192, 256, 512)
-POINTS = grid(SIZES, most_requests=64, cache_tokens=200_000, most_positions=16_384)
+POINTS = grid(SIZES, most_requests=64, pages=3_125, page_size=64, most_positions=16_384)
 
 
 def base(n):
@@ -122,17 +123,20 @@ def test_progress_counts_points():
 @given(
     st.lists(st.sampled_from(SIZES), min_size=2, unique=True).map(sorted),
     st.integers(1, 100),
-    st.integers(600, 10**6),
+    st.integers(10, 10**5),
+    st.sampled_from((1, 16, 64)),
     st.integers(600, 10**5),
 )
-def test_a_grid_fits_the_cache_and_the_positions(sizes, requests, cache, positions):
-    for point in grid(sizes, most_requests=requests, cache_tokens=cache, most_positions=positions):
+def test_a_grid_fits_the_cache_and_the_positions(sizes, requests, pages, page_size, positions):
+    for point in grid(
+        sizes, most_requests=requests, pages=pages, page_size=page_size, most_positions=positions
+    ):
         assert point.requests <= min(requests, point.tokens)
         assert point.prefix % 16 == 0
         assert point.prefix > 0
         longest = point.prefix + -(-point.tokens // point.requests)
         assert longest <= positions
-        assert point.requests * longest <= cache
+        assert point.requests * pages_for(longest, page_size) <= pages
 
 
 def test_a_grid_has_every_size_and_tells_the_terms_apart():

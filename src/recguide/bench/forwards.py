@@ -114,7 +114,8 @@ def measure(
     points = grid(
         sizes(min(largest, engine.config.max_batch_tokens)),
         most_requests=engine.config.max_running,
-        cache_tokens=runner.pool.free_pages * runner.pool.page_size,
+        pages=runner.pool.free_pages,
+        page_size=runner.pool.page_size,
         most_positions=model.max_positions,
     )
     timer = ForwardTimer(runner, adapter=model.adapter is not None)

@@ -5,7 +5,7 @@ What times a forward is handed in, so the statistics are the same for a GPU's gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -143,25 +143,34 @@ def profile(
 # --- what to time -------------------------------------------------------------------------------------------
 
 
-def grid(sizes: Sequence[int], *, most_requests: int, cache_tokens: int, most_positions: int) -> list[Point]:
+def grid(
+    sizes: Sequence[int], *, most_requests: int, pages: int, page_size: int, most_positions: int
+) -> list[Point]:
     """Every N once with short prefixes, and three of them with few and many, short and long ones.
 
-    Prefixes are shortened to what the cache and the model's positions hold.
+    Prefixes are shortened to what so many pages of the cache and the model's positions hold.
     """
+    held = {
+        requests: min(pages // requests * page_size, most_positions)
+        for requests in range(1, most_requests + 1)
+    }
     shared = {n: min(max(1, n // SHARE), most_requests) for n in sizes}
-    points = [_fitting(n, shared[n], SHORT, cache_tokens, most_positions) for n in sizes]
+    points = [_fitting(n, shared[n], SHORT, held) for n in sizes]
     middle = sorted({sizes[len(sizes) // 4], sizes[len(sizes) // 2], sizes[-1 - len(sizes) // 4]})
     for n in middle:
         for requests in sorted({1, shared[n], min(n, 4 * shared[n], most_requests)}):
             for prefix in LONG:
-                points.append(_fitting(n, requests, prefix, cache_tokens, most_positions))
+                points.append(_fitting(n, requests, prefix, held))
     return list(dict.fromkeys(point for point in points if point is not None))
 
 
-def _fitting(n: int, requests: int, prefix: int, cache_tokens: int, most_positions: int) -> Point | None:
-    """The point with a prefix that fits, in pages of 16 tokens; None if none does."""
+def _fitting(n: int, requests: int, prefix: int, held: Mapping[int, int]) -> Point | None:
+    """The point with a prefix that fits, a multiple of 16; None if none does.
+
+    `held`: tokens of each of so many requests, at most.
+    """
     own = -(-n // requests)
-    room = min(prefix, most_positions - own, cache_tokens // requests - own) // 16 * 16
+    room = min(prefix, held[requests] - own) // 16 * 16
     return Point(n, requests, room) if room >= 16 else None
 
 
