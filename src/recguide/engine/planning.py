@@ -31,6 +31,9 @@ Rows = Callable[[Request, int, int, Turn | None], Layout]
 """(request, its index in the batch, prefill tokens at most, what was planned) → its rows."""
 
 
+_STEP = Turn(0, 1)
+
+
 class _Given(NamedTuple):
     """N, M and X of rows that no policy chooses."""
 
@@ -122,7 +125,7 @@ class Planner:
         self._foreseen = None
         if not chosen:
             return True
-        if len(requests) == len(plan) and self._goes_on(chosen):
+        if self._goes_on(chosen):
             self._foreseen = self.planned, chosen, [_next(request) for request in chosen]
             return True
         others = [_next(request) for request in requests if request.policy is None]
@@ -135,12 +138,18 @@ class Planner:
         return len(turns) == len(chosen) and all(turn.verified == 1 and not turn.branches for turn in turns)
 
     def _goes_on(self, chosen: Sequence[Request]) -> bool:
-        """Whether the plan by which these requests take plain steps holds for one more."""
-        decided = self.planned.decided
-        turns = self.planned.turns
-        return all(request in turns for request in chosen) and all(
-            each.policy.again(len(each.requests)) for each in decided
-        )
+        """Whether the plan by which these requests take plain steps holds for one more.
+
+        Those that have just begun go along with the others of their policies.
+        """
+        decided, turns = self.planned.decided, self.planned.turns
+        begun = [request for request in chosen if request not in turns]
+        if begun and not {request.policy for request in begun} <= {request.policy for request in turns}:
+            return False
+        if not all(each.policy.again(len(each.requests)) for each in decided):
+            return False
+        turns.update(dict.fromkeys(begun, _STEP))
+        return True
 
     def prepare(self) -> None:
         """Lets policies get ready for the step after the one that runs."""
