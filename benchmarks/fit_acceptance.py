@@ -21,7 +21,7 @@ from scipy.stats import rankdata
 
 from recguide.bench.acceptance.doubt import mean_p1
 from recguide.bench.acceptance.law import RoundLaw, round_law
-from recguide.bench.acceptance.process import ENTROPY_LINKS, FOLDER, AcceptanceReplay, Fitted
+from recguide.bench.acceptance.process import ENTROPY_LINKS, FOLDER, THIRD_HIT, AcceptanceReplay, Fitted
 from recguide.bench.acceptance.sample import sample_rounds
 from recguide.core import Vocabulary
 
@@ -142,7 +142,7 @@ def fit(name: str, published: Mapping[str, Figure]) -> Fitted:
             }
             for key, figure in published.items()
         },
-        {key: figure.source for key, figure in published.items()},
+        {**{key: figure.source for key, figure in published.items()}, "third_hit": THIRD_HIT},
         {name: foretold(process.linked(name)) for name in ENTROPY_LINKS},
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from recguide.bench.acceptance.process import LABEL, fitted
+from recguide.bench.acceptance.process import LABEL, THIRD_HIT, fitted
 from recguide.bench.acceptance.traffic import ReplayTraffic
 from recguide.guidance import value
 from recguide.guidance.conditions import Conditions
@@ -30,7 +30,7 @@ def main() -> None:
     args = parser.parse_args()
     traffic = ReplayTraffic(fitted(args.process).process, seats=1, length=args.length, seed=0)
     rounds = Rounds.of(explore(traffic, args.texts, name=args.process))
-    settings = {"acceptance": LABEL, "texts": args.texts, "length": args.length}
+    settings = {"acceptance": LABEL, "third_hit": THIRD_HIT, "texts": args.texts, "length": args.length}
     conditions = Conditions(args.process, args.process, "", {}, settings)
     table = fit(rounds, conditions, bins=args.bins)
     table.save(args.output)

@@ -32,10 +32,11 @@ def decode(ids: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Slip:
-    """A wrongly drafted position: whether its margin is small and its second candidate right."""
+    """A wrongly drafted position: is its margin small, and is its second or its third token right?"""
 
     risky: bool = True
     second_right: bool = True
+    third_right: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,10 @@ class FakeBackbone:
             logits[right] = 10.0
             return logits
         logits[wrong(right)] = 10.0
-        logits[right if slip.second_right else (right + 1) % 256] = 9.9 if slip.risky else 1.0
+        second, third = (9.9, 9.8) if slip.risky else (1.0, 0.9)
+        if slip.third_right:
+            logits[right] = third
+        logits[right if slip.second_right else (right + 1) % 256] = second
         return logits
 
 

@@ -13,12 +13,14 @@ from tests import fake
 from tests.engine import test_structures as structures
 from tests.engine.device import device_engine, padded_engine
 from tests.engine.test_equality import PROMPTS, SAMPLING, SETTINGS, assert_same, decode, model, plain
-from tests.engine.wayward import wayward
+from tests.engine.wayward import Wayward, wayward
 from tests.fake import FakeBackbone, Script, Slip, encode
 from tests.toy import toy_model
 
-from recguide.core import ParameterError, SamplingParams
+from recguide.core import MAX_BLOCK, ParameterError, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
+from recguide.engine.planning import BRANCHES, fitted
+from recguide.guidance.view import Branches, Head, Plan
 from recguide.llm import LLM
 
 ANSWER = tuple(encode("the quick brown fox jumps over the lazy dog, and then it naps in the warm sun. " * 3))
@@ -119,7 +121,8 @@ def spied(machine):
 
 
 def test_rows_are_those_of_the_plan_and_their_outcome_is_told():
-    machine, prompts = scripted(3, {position: Slip() for position in range(9, 300, 7)})
+    slips = {at: Slip(second_right=at % 2 == 0, third_right=at % 2 == 1) for at in range(9, 300, 7)}
+    machine, prompts = scripted(3, slips)
     policy, forwards = wayward(machine, 3), spied(machine)
     fake.complete(machine, prompts, SamplingParams(max_tokens=150))
     for turn, layout in (pair for forward in forwards for pair in forward):
@@ -130,6 +133,8 @@ def test_rows_are_those_of_the_plan_and_their_outcome_is_told():
             assert len(layout.block) == turn.verified
             assert branches == [(slot, block) for slot, _, block in turn.branches]
             assert [row.stem for row in layout.rows[1:]] == [slot for slot, _ in branches]
+            for branch, (slot, rank, _) in zip(layout.branches, turn.branches, strict=True):
+                assert branch.head == (layout.draft.candidates[rank - 1][slot] if rank else None)
         elif layout.phase.value == "draft":
             assert [len(row.tokens) for row in layout.rows] == [turn.block]
     assert sum(len(view) for view, _, _ in policy.told) > 100
@@ -140,7 +145,43 @@ def test_rows_are_those_of_the_plan_and_their_outcome_is_told():
     heads = np.concatenate([outcome.head for _, _, outcome in policy.told])
     ranks = np.concatenate([outcome.rank for _, _, outcome in policy.told])
     assert {*heads.tolist()} == {-1, 0, 1}
-    assert (ranks == 1).any()
+    assert {*ranks.tolist()} == {0, 1, 2}
+
+
+def test_a_slot_with_two_corrections_keeps_the_one_that_is_right():
+    """Both candidates of a slot have branches; the text is as long as the draft behind the right one."""
+    at = 6
+    machine, prompts = scripted(1, {4 + at: Slip(second_right=False, third_right=True)})
+    forwards = spied(machine)
+
+    class Both(Wayward):
+        def _request(self, draft, remaining):
+            del remaining
+            if not draft:
+                return 8, 0, []
+            return 0, draft, [(slot, rank, 8) for slot in range(1, min(draft, 8)) for rank in (1, 2)]
+
+    machine._policies._made[machine.config.policy] = Both(0)
+    (request,) = machine.add(prompts[0], SamplingParams(max_tokens=15))
+    fake.run(machine)
+    assert request.completion().text == fake.decode(ANSWER[:15])
+    assert request.stats.reused == {"correction": 1}
+    assert request.stats.covered == {"correction": 1}
+    # The prompt's end emits one token and a draft's rounds at + 8 of them: no other draft was needed.
+    assert [len(layout.branches) for forward in forwards for _, layout in forward][:3] == [0, 0, 14]
+    assert request.stats.acceptance == {at: 1, 8: 1}
+
+
+def test_where_branches_are_too_many_better_ranks_and_earlier_slots_stay():
+    """A continuation always does."""
+    mine = [(slot, rank) for slot in range(1, 12) for rank in (1, 2)] + [(12, int(Head.CONTINUATION))]
+    rows = [(0, 3, 1, 8)] + [(1, slot, head, 8) for slot, head in mine]
+    plan = Plan(np.zeros(2, np.int64), np.full(2, 12), Branches(*np.array(rows, np.int64).T))
+    branches = fitted(plan, [MAX_BLOCK, MAX_BLOCK]).branches
+    found = [*zip(branches.request.tolist(), branches.slot.tolist(), branches.head.tolist(), strict=True)]
+    kept = sorted([(slot, 1) for slot in range(1, 12)] + [(slot, 2) for slot in range(1, 5)])
+    assert found == [(0, 3, 1), *((1, *one) for one in kept), (1, 12, 0)]
+    assert len(kept) + 1 == BRANCHES
 
 
 def test_every_step_of_a_policy_is_timed():

@@ -17,9 +17,9 @@ from recguide.guidance.records import Rounds
 from recguide.guidance.trace_file import MalformedTrace, TraceWriter, read_trace
 
 PROMPT = tuple(encode("Say it: "))
-ANSWER = tuple(encode("the quick brown fox jumps over the lazy dog, and then it naps in the warm sun. " * 2))
+ANSWER = tuple(encode("the quick brown fox jumps over the lazy dog, and then it naps in the warm sun. " * 3))
 SCRIPT = Script(
-    PROMPT, ANSWER, {position: Slip(second_right=position % 2 == 0) for position in range(12, 90, 6)}
+    PROMPT, ANSWER, {at: Slip(second_right=at % 2 == 0, third_right=at % 3 == 0) for at in range(12, 150, 5)}
 )
 
 
@@ -37,7 +37,7 @@ def test_every_round_of_every_method_is_recorded(tmp_path):
         {"method": "tidar", "block_size": 4},
         {"method": "ar"},
     )
-    requests = [machine.add(PROMPT, SamplingParams(max_tokens=60, **method))[0] for method in methods]
+    requests = [machine.add(PROMPT, SamplingParams(max_tokens=140, **method))[0] for method in methods]
     fake.run(machine)
     machine.close()
     header, records = read_trace(file)
@@ -63,16 +63,25 @@ def test_every_round_of_every_method_is_recorded(tmp_path):
     planned = [record for record in records if record.prompt == "0"]
     assert {record.price for record in planned} == {0.25}
     assert {record.head for record in planned} == {-1, 0, 1}
-    assert any(record.rank for record in planned)
+    assert {record.rank for record in planned} == {0, 1, 2}
+    tried = {branch[1] for record in planned for branch in record.branches}
+    assert tried == {0, 1, 2}
+    for record in planned:
+        if record.reused >= 0 and record.verified > 1:
+            assert record.branches[record.reused][1] == record.rank
     assert len(Rounds.of(records)) == len(records)
 
 
 def test_a_trace_can_be_read_while_its_engine_goes_on(tmp_path):
+    """All of it, however much is still open."""
     machine, file = traced(tmp_path)
-    fake.complete(machine, [PROMPT], SamplingParams(max_tokens=30))
-    before = len(read_trace(file)[1])
-    fake.complete(machine, [PROMPT], SamplingParams(max_tokens=30))
-    assert 0 < before < len(read_trace(file)[1])
+    read = []
+    for number in range(6):
+        fake.complete(machine, [PROMPT], SamplingParams(max_tokens=90, method="ar"))
+        read = read_trace(file)[1]
+        assert len(read) == 89 * (number + 1)
+    machine.close()
+    assert read_trace(file)[1] == read
 
 
 def test_a_trace_that_broke_off_is_read_as_far_as_it_goes(tmp_path):

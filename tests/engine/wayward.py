@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from recguide.core import CANDIDATES
 from recguide.guidance.view import Branches, Head, Plan
 
 LARGEST = 12
@@ -57,8 +58,9 @@ class Wayward:
         branches = [
             branch
             for slot in range(1, min(verified, draft - 1) + 1)
+            for rank in range(1, CANDIDATES + 1)
             if not number(4)
-            for branch in self._branch(slot, 1, remaining)
+            for branch in self._branch(slot, rank, remaining)
         ]
         if verified == draft:
             branches += self._branch(draft, Head.CONTINUATION, remaining)

@@ -92,8 +92,12 @@ class SlowStep:
             if alive[slot] * token >= max(self.market.floor, 1e-9)
         ]
         chances = [
-            (slot, alive[slot - 1] * failing[slot] * self.beliefs.candidate(1, self.hand.place)[number, slot])
+            (
+                slot,
+                alive[slot - 1] * failing[slot] * self.beliefs.candidate(rank, self.hand.place)[number, slot],
+            )
             for slot in range(1, last)
+            for rank in range(1, self.view.candidates + 1)
         ]
         if last == draft:
             chances.append((draft, alive[last - 1] * self.beliefs.continuation))

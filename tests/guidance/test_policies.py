@@ -90,7 +90,7 @@ def test_rho_falls_with_load():
 @given(st.lists(st.floats(0, 1), min_size=7, max_size=7))
 def test_the_overlap_is_the_method_s(margins):
     mine = overlap(view(draft=8, margin=[1.0, *margins]), np.array([8]))
-    theirs = paper_branches(Draft((0,) * 8, (1.0, *margins), tuple(range(8))))
+    theirs = paper_branches(Draft((0,) * 8, (1.0, *margins), (tuple(range(8)),) * 2))
     expected = [(b.slot, 0 if b.kind is BranchKind.CONTINUATION else 1) for b in theirs]
     assert list(zip(mine.slot.tolist(), mine.head.tolist(), strict=True)) == expected
 

@@ -91,7 +91,10 @@ def test_a_few_requests_get_the_plans_of_many(seed, requests, name, most):
 @given(st.integers(0, 10_000), st.integers(1, 24), st.sampled_from([*POLICIES]))
 @settings(deadline=None, max_examples=40)
 def test_the_price_is_that_of_all_requests_hulls_one_by_one(seed, requests, name):
-    """Costs of query tokens are told apart in steps of 3 %, and equal requests are cut at 64 places."""
+    """Costs of query tokens are told apart in steps of 3 %, and equal requests are cut at 64 places.
+
+    The best cut at a kink of T may lie between two of these, up to 2 % above both.
+    """
     policy, seen = POLICIES[name], drawn(seed, requests)
     cell, times = policy._beliefs.cell(seen), policy._clock
     read = float(seen.prefix.sum())
@@ -104,7 +107,7 @@ def test_the_price_is_that_of_all_requests_hulls_one_by_one(seed, requests, name
         lambda n, x: float(times.mean_ms(np.array([n]), read, np.array([x]))[0]),
         times.slope_ms,
     )
-    assert market.rate == pytest.approx(rate, rel=5e-3)
+    assert market.rate == pytest.approx(rate, rel=2e-2 if name == "kinked" else 5e-3)
     if name in ("smooth", "long"):  # at a kink of T any price between its neighbours' would do
         assert market.price == pytest.approx(price, rel=0.05)
 
@@ -151,7 +154,8 @@ def test_outlooks_are_sums_over_the_drawn_drafts():
                     assert (found.acceptance[:, other] <= found.acceptance[:, number] + 1e-9).all()
         everything = by_level[0.0, 0.0]
         assert found.verified[:, everything] == pytest.approx(np.full(len(found.verified), float(block)))
-        assert found.branches[:, everything] == pytest.approx(np.full(len(found.verified), float(block)))
+        most = 2.0 * (block - 1) + 1  # two corrections of every slot, and the continuation
+        assert found.branches[:, everything] == pytest.approx(np.full(len(found.verified), most))
         assert (found.reuse <= 0.99).all()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -48,8 +48,9 @@ def test_a_verification_is_worth_what_the_best_of_all_is(margins, price, block):
     worth = at.worth[BELIEFS.cell(seen)[0]]
     alive, failing = hand.alive[0], hand.failing[0]
     chance = {
-        (slot, 1): alive[slot - 1] * failing[slot] * BELIEFS.candidate(1, hand.place)[0, slot]
+        (slot, rank): alive[slot - 1] * failing[slot] * BELIEFS.candidate(rank, hand.place)[0, slot]
         for slot in range(1, block)
+        for rank in (1, 2)
     }
     chance[block, int(Head.CONTINUATION)] = alive[-1] * BELIEFS.continuation
 
@@ -93,10 +94,10 @@ def test_a_branch_opens_iff_its_chance_is_worth_its_tokens(margins, price):
             strict=True,
         )
     }
-    for slot in range(1, 8):
-        q = hand.alive[0, slot - 1] * hand.failing[0, slot] * BELIEFS.candidate(1, hand.place)[0, slot]
+    for slot, rank in product(range(1, 8), (1, 2)):
+        q = hand.alive[0, slot - 1] * hand.failing[0, slot] * BELIEFS.candidate(rank, hand.place)[0, slot]
         pays = (q * np.minimum(at.worth[BELIEFS.cell(seen)[0]], BLOCKS) > price * BLOCKS * (1 + 1e-9)).any()
-        assert ((slot, 1) in opened) == pays
+        assert ((slot, rank) in opened) == pays
 
 
 def test_the_worth_of_a_draft_is_the_best_mean_and_its_price():
@@ -119,11 +120,13 @@ def test_dearer_tokens_never_verify_more(one, other):
 
 
 def test_free_tokens_run_everything_and_dear_ones_plain_decoding():
+    """Everything: two candidates of every slot, and the continuation."""
     seen = view(2, draft=[0, 8], margin=0.4)
     free, dear = solved(seen, market(1e-6))[0], solved(seen, market(0.99))[0]
     assert free.block[0] == 32
     assert free.verified[1] == 8
-    assert Head.CONTINUATION in free.branches.head
+    heads = zip(free.branches.slot.tolist(), free.branches.head.tolist(), strict=True)
+    assert [*heads] == [*product(range(1, 8), (1, 2)), (8, Head.CONTINUATION)]
     assert (dear.block == 0).all()
     assert (dear.verified == 1).all()
     assert not len(dear.branches.request)

@@ -95,7 +95,7 @@ def test_rough_noise_is_as_close_as_promised_and_exact_noise_closer():
 
 
 def law(logits, slots, vocabulary, picked):
-    """p1, p2, candidate, entropy and log-probability of each slot by their definitions, in float64."""
+    """p1, p2, what candidates are worth, entropy and log-probability of each slot by their definitions."""
     found = []
     for z, (t, seed, position, draft), token in zip(logits, slots, picked.tolist(), strict=True):
         raw = z.double().clone()
@@ -103,7 +103,7 @@ def law(logits, slots, vocabulary, picked):
         if vocabulary.mask is not None:
             raw[vocabulary.mask] = -math.inf
         if not draft:
-            found.append((0.0, 0.0, 0, float(torch.special.entr(raw.softmax(0)).sum()), logprob))
+            found.append((0.0, 0.0, None, float(torch.special.entr(raw.softmax(0)).sum()), logprob))
             continue
         t = float(np.float32(t))
         tokens = torch.arange(len(z))
@@ -130,13 +130,17 @@ def check(found, logits, slots, vocabulary):
         assert float(found.p2[i]) == pytest.approx(p2, rel=1e-4, abs=1e-6)
         assert float(found.entropy[i]) == pytest.approx(entropy, rel=1e-4, abs=1e-5)
         assert float(found.logprobs[i]) == pytest.approx(logprob, rel=1e-5, abs=1e-4)
-        candidate = int(found.candidates[i])
-        if isinstance(free, int):
-            assert candidate == free
-        elif float(free.max()) > 1e-30:
-            assert float(free[candidate]) == pytest.approx(float(free.max()), rel=1e-4)
-            if slots[i][0] == 0.0 and logits.dtype == torch.float32:  # the lowest of equals
-                assert candidate == int(free.argmax())
+        candidates = found.candidates[:, i].tolist()
+        if free is None:
+            assert candidates == [0, 0]
+            continue
+        for candidate in candidates:
+            assert 0 <= candidate < len(free)
+            if float(free.max()) > 1e-30:
+                assert float(free[candidate]) == pytest.approx(float(free.max()), rel=1e-4)
+                if slots[i][0] == 0.0 and logits.dtype == torch.float32:  # the lowest of equals
+                    assert candidate == int(free.argmax())
+            free[candidate] = -1.0
     assert not found.bad.any()
 
 
@@ -201,7 +205,7 @@ def test_a_pick_depends_on_nothing_but_its_slot():
         first = 8 - min(8, len(found.tokens))
         kept = slice(first, None)
         for name in ("tokens", "candidates"):
-            assert torch.equal(getattr(found, name)[: 8 - first], getattr(whole, name)[kept])
+            assert torch.equal(getattr(found, name)[..., : 8 - first], getattr(whole, name)[..., kept])
         for name in ("p1", "p2", "entropy", "logprobs"):
             torch.testing.assert_close(getattr(found, name)[: 8 - first], getattr(whole, name)[kept])
 
@@ -215,7 +219,7 @@ def test_in_exact_modes_cut_statistics_are_the_same_bits_in_any_company():
     for i in range(8):
         alone = FusedPicker(vocabulary, DEVICE, ALIKE)(logits[i : i + 1], table_of(runs[i : i + 1]))
         for name in ("tokens", "candidates", "p1", "p2", "entropy", "logprobs"):
-            assert torch.equal(getattr(alone, name)[0], getattr(together, name)[i])
+            assert torch.equal(getattr(alone, name)[..., 0], getattr(together, name)[..., i])
 
 
 def test_padding_slots_are_inert():
@@ -321,7 +325,10 @@ class TestOnAGpu:
             greedy = table.temperature == 0
             for name in ("p1", "p2", "candidates"):
                 torch.testing.assert_close(
-                    getattr(found, name)[greedy], getattr(expected, name)[greedy], rtol=1e-4, atol=1e-5
+                    getattr(found, name)[..., greedy],
+                    getattr(expected, name)[..., greedy],
+                    rtol=1e-4,
+                    atol=1e-5,
                 )
 
     def test_a_few_slots_of_a_real_vocabulary_by_their_definition(self):

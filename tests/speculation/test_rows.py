@@ -13,9 +13,10 @@ from recguide.speculation.rows import Branch, BranchKind, Draft, Phase, fit_bran
 MASK = 99
 
 
-def draft(margins, candidates=None):
+def draft(margins):
     block = len(margins)
-    return Draft(tuple(range(block)), tuple(margins), candidates or tuple(range(50, 50 + block)))
+    candidates = tuple(range(50, 50 + block)), tuple(range(70, 70 + block))
+    return Draft(tuple(range(block)), tuple(margins), candidates)
 
 
 @given(st.lists(st.sampled_from([0.0, 0.2, 0.4999, 0.5, 0.9]), min_size=1, max_size=32))
@@ -62,7 +63,7 @@ def test_no_branch_drafts_past_the_cap(block, remaining):
 
 
 def test_a_draft_row_wants_just_what_is_masked():
-    half = Draft((1, 2, MASK, 4, MASK), (1.0,) * 5, (0,) * 5, masked=(2, 4))
+    half = Draft((1, 2, MASK, 4, MASK), (1.0,) * 5, ((0,) * 5,) * 2, masked=(2, 4))
     (row,) = rows.draft(0, 10, half, adapter=False).rows
     assert row.wanted == row.masked == (2, 4)
     assert not row.causal
@@ -70,7 +71,7 @@ def test_a_draft_row_wants_just_what_is_masked():
 
 
 def test_refining_keeps_the_confident_and_always_the_best():
-    half = Draft((1, 2, 3, 4), (1.0,) * 4, (0,) * 4, masked=(1, 2, 3))
+    half = Draft((1, 2, 3, 4), (1.0,) * 4, ((0,) * 4,) * 2, masked=(1, 2, 3))
     assert refine(half, (0.95, 0.2, 0.9), 0.9).masked == (2,)
     assert refine(half, (0.5, 0.6, 0.6), 0.9).masked == (1, 3)
     assert refine(half, (0.1, 0.1, 0.1), 0.05).masked == ()

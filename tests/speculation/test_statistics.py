@@ -40,18 +40,38 @@ def test_draft_statistics_are_those_of_the_noisy_softmax(temperature, filters):
         assert float(found.p1[i]) == pytest.approx(float(p[i, token]), rel=1e-4)
         assert float(found.p2[i]) == pytest.approx(max(others.values()), rel=1e-4)
         allowed = {other: value for other, value in others.items() if other not in (2, 5, 7)}
-        assert int(found.candidates[i]) == max(allowed, key=allowed.__getitem__)
+        best = sorted(allowed, key=allowed.__getitem__, reverse=True)
+        assert found.candidates[:, i].tolist() == best[:2]
     assert not found.entropy.any()
 
 
-def test_p2_may_be_end_of_sequence_but_the_candidate_is_not():
+def test_p2_may_be_end_of_sequence_but_no_candidate_is():
     z = torch.zeros(1, SIZE)
-    z[0, [3, 2, 7, 5, 9]] = torch.tensor([9.0, 8.0, 20.0, 7.0, 6.0])
+    z[0, [3, 2, 7, 5, 9, 8]] = torch.tensor([9.0, 8.0, 20.0, 7.0, 6.0, 5.0])
     found = pick(z, [draft(0.0, 1)], VOCABULARY)
     total = float(without_mask(z).logsumexp(1))
     assert found.tokens.item() == 3
     assert found.p2.item() == pytest.approx(math.exp(8 - total), rel=1e-5)
-    assert found.candidates.item() == 9
+    assert found.candidates.tolist() == [[9], [8]]
+
+
+def test_equal_candidates_come_in_the_order_of_their_tokens():
+    z = torch.zeros(1, SIZE)
+    z[0, [4, 8, 6]] = torch.tensor([9.0, 5.0, 5.0])
+    assert pick(z, [draft(0.0, 1)], VOCABULARY).candidates.tolist() == [[6], [8]]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_candidates_of_a_nearly_empty_vocabulary_are_tokens(left, temperature):
+    """Where too few are left, any token is tried in vain."""
+    z = torch.full((20, SIZE), -math.inf)
+    z[:, [9, 11, 13][:left]] = 1.0
+    found = pick(z, [draft(temperature, 20)], VOCABULARY)
+    for picked, *candidates in zip(found.tokens.tolist(), *found.candidates.tolist(), strict=True):
+        others = {9, 11, 13}.intersection([9, 11, 13][:left]) - {picked}
+        assert set(candidates[: left - 1]) == others
+        assert all(0 <= candidate < SIZE for candidate in candidates)
 
 
 def test_edits_count_and_filters_do_not():

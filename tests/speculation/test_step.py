@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.speculation.test_settle import TOKENS, expected, one_request
 
-from recguide.core import RecGuideError
+from recguide.core import CANDIDATES, RecGuideError
 from recguide.speculation.picks import Picks
 from recguide.speculation.rows import Branch, BranchKind
 from recguide.speculation.step import (
@@ -30,7 +30,7 @@ def picks_of(tokens, seed=0):
     g = torch.Generator().manual_seed(seed)
     return Picks(
         tokens=torch.tensor(tokens, dtype=torch.int64),
-        candidates=torch.randint(0, 9, (len(tokens),), generator=g),
+        candidates=torch.randint(0, 9, (CANDIDATES, len(tokens)), generator=g),
         bad=torch.rand(len(tokens), generator=g) < 0.3,
         **{name: torch.randn(len(tokens), generator=g) for name in REALS},
     )
@@ -98,8 +98,9 @@ def test_a_step_is_settled_by_the_rules(settler):
         judged, tokens = laid_out(cases, before)
         picks, output = run(settler, judged, tokens)
         check(cases, output)
-        for name, found in zip(("tokens", "candidates", "bad"), output.integers, strict=True):
-            assert found.tolist() == getattr(picks, name).tolist()
+        said, *candidates, bad = output.integers.tolist()
+        assert (said, bad) == (picks.tokens.tolist(), picks.bad.tolist())
+        assert candidates == picks.candidates.tolist()
         for name, found in zip(REALS, output.reals, strict=True):
             assert np.array_equal(found, getattr(picks, name).numpy())
         assert output.tokens.tolist() == picks.tokens.tolist()

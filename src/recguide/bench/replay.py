@@ -121,7 +121,7 @@ class _Replay:
         return Draft(
             (self.text.tokens[index], *picks.tokens.tolist()),
             (1.0, *(picks.p1 - picks.p2).tolist()),
-            (0, *picks.candidates.tolist()),
+            tuple((0, *row) for row in picks.candidates.tolist()),
         )
 
     def run(self, layout: Layout) -> Tensor:

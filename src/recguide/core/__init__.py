@@ -19,10 +19,11 @@ from recguide.core.results import (
     RoundStats,
     TokenLogprobs,
 )
-from recguide.core.rows import AdapterUse, PackedBatch, Row
+from recguide.core.rows import CANDIDATES, AdapterUse, PackedBatch, Row
 from recguide.core.structure import MAX_STRUCTURE, STRUCTURES, Structure
 
 __all__ = [
+    "CANDIDATES",
     "MAX_BLOCK",
     "MAX_LOGPROBS",
     "MAX_SEED",

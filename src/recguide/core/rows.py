@@ -12,6 +12,9 @@ from recguide.core.light import light
 if TYPE_CHECKING:  # only names of types: a process that runs no model does without torch
     from torch import Tensor
 
+CANDIDATES = 2
+"""Tokens beside the drafted one that every drafted slot comes with: those that corrections may try."""
+
 
 @light
 class Row:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from recguide.core import Row, Vocabulary
+from recguide.core import CANDIDATES, Row, Vocabulary
 from recguide.engine.picking import Unpickable, pick_owned
 from recguide.engine.request import Request
 from recguide.speculation.grammar import Allowed, GrammarError, Matcher
@@ -72,10 +72,10 @@ def constrain(drafts: Sequence[Drafted], vocabulary: Vocabulary, luck: LuckyToke
         owned = [(result[i].request, _pick_row(result[i], forbidden)) for i, forbidden in wrong.items()]
         picks = pick_owned(logits, owned, vocabulary, luck)
         answers = zip(
-            picks.tokens.tolist(), (picks.p1 - picks.p2).tolist(), picks.candidates.tolist(), strict=True
+            picks.tokens.tolist(), (picks.p1 - picks.p2).tolist(), picks.candidates.T.tolist(), strict=True
         )
-        for (i, forbidden), (token, margin, candidate) in zip(wrong.items(), answers, strict=True):
-            result[i] = _with(result[i], forbidden.slot, [token], margin, candidate)
+        for (i, forbidden), (token, margin, candidates) in zip(wrong.items(), answers, strict=True):
+            result[i] = _with(result[i], forbidden.slot, [token], margin, candidates)
         begin = {i: forbidden.slot for i, forbidden in wrong.items()}
     return [drafted.draft for drafted in result]
 
@@ -99,7 +99,7 @@ def _until_forbidden(drafted: Drafted, start: int) -> tuple[Drafted, _Forbidden 
             raise Unpickable([drafted.request], str(error)) from error
         if not demanded:
             return drafted, _Forbidden(slot, allowed.one(bad))
-        drafted, start = _with(drafted, slot, demanded, margin=1.0, candidate=0), slot + len(demanded)
+        drafted, start = _with(drafted, slot, demanded, 1.0, (0,) * CANDIDATES), slot + len(demanded)
 
 
 def _logits(drafted: Drafted, slot: int) -> Tensor:
@@ -120,11 +120,18 @@ def _pick_row(drafted: Drafted, forbidden: _Forbidden) -> PickRow:
     )
 
 
-def _with(drafted: Drafted, slot: int, new: Sequence[int], margin: float, candidate: int) -> Drafted:
+def _with(
+    drafted: Drafted, slot: int, new: Sequence[int], margin: float, candidates: Sequence[int]
+) -> Drafted:
     """The draft with other tokens from a slot on."""
-    draft, there = drafted.draft, slice(slot, slot + len(new))
-    tokens, margins, candidates = list(draft.tokens), list(draft.margins), list(draft.candidates)
-    tokens[there] = new
-    margins[there], candidates[there] = [margin] * len(new), [candidate] * len(new)
-    changed = replace(draft, tokens=tuple(tokens), margins=tuple(margins), candidates=tuple(candidates))
+    draft, end = drafted.draft, slot + len(new)
+    changed = replace(
+        draft,
+        tokens=(*draft.tokens[:slot], *new, *draft.tokens[end:]),
+        margins=(*draft.margins[:slot], *(margin,) * len(new), *draft.margins[end:]),
+        candidates=tuple(
+            (*row[:slot], *(candidate,) * len(new), *row[end:])
+            for row, candidate in zip(draft.candidates, candidates, strict=True)
+        ),
+    )
     return replace(drafted, draft=changed)

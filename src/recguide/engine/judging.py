@@ -130,7 +130,7 @@ class _Said:
     """What the device said, in lists: they are read many times, and outlive its buffer."""
 
     def __init__(self, output: StepOutput, judged: Sequence[Judged]) -> None:
-        tokens, candidates, bad = output.integers.tolist()
+        tokens, *candidates, bad = output.integers.tolist()
         p1, _, entropies, self._logprobs = output.reals.tolist()
         margins = np.subtract(output.reals[0], output.reals[1], dtype=np.float64).tolist()
         self._answers = Answers(tokens, p1, margins, candidates, entropies)

@@ -97,4 +97,4 @@ def _continued(turn: Turn | None, mask: int | None) -> Continued | None:
 def _branch(draft: Draft, slot: int, head: int, block: int) -> Branch:
     if head == Head.CONTINUATION:
         return Branch(BranchKind.CONTINUATION, slot, block)
-    return Branch(BranchKind.CORRECTION, slot, block, draft.candidates[slot])
+    return Branch(BranchKind.CORRECTION, slot, block, draft.candidates[head - 1][slot])

@@ -18,11 +18,11 @@ from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.batching import batching_named, width
 from recguide.guidance.history import History
 from recguide.guidance.policy import Policy
-from recguide.guidance.view import Branches, Head, Outcome, Plan, View
+from recguide.guidance.view import Branches, Outcome, Plan, View
 from recguide.speculation.rows import BranchKind, Layout, Phase
 
-CORRECTIONS = 15
-"""Of a request in a forward at most: with a continuation that is what the device has room for."""
+BRANCHES = 16
+"""Of a request in a forward at most: that is what the device has room for."""
 
 _PREFILLS = Phase.PREFILL
 """Looked up once: an enumeration answers slowly."""
@@ -193,16 +193,16 @@ class Planner:
 
 
 def fitted(plan: Plan, largest: Sequence[int]) -> Plan:
-    """The same with no block beyond a request's largest [R], and no more corrections than there is room."""
+    """The same with no block beyond a request's largest [R], and no more branches than there is room."""
     branches = plan.branches
-    crowded = len(branches.request) > CORRECTIONS and np.bincount(branches.request).max() > CORRECTIONS
+    crowded = len(branches.request) > BRANCHES and np.bincount(branches.request).max() > BRANCHES
     if not crowded and min(largest) == MAX_BLOCK:
         return plan
     most = np.array(largest)
     block = np.minimum(plan.block, most)
     none = (plan.block > 0) & (block < 2)
     short = np.minimum(branches.block, most[branches.request])
-    kept = (short >= 2) & (_place(branches) < CORRECTIONS)
+    kept = (short >= 2) & (_place(branches) < BRANCHES)
     return replace(
         plan,
         block=np.where(none, 0, block),
@@ -212,11 +212,11 @@ def fitted(plan: Plan, largest: Sequence[int]) -> Plan:
 
 
 def _place(branches: Branches) -> Ints:
-    """[K] how many branches of its request stand before each; 0 for a continuation, which is never one
-    too many."""
-    first = np.searchsorted(branches.request, branches.request)
-    place = np.arange(len(first)) - first
-    return np.where(branches.head == Head.CONTINUATION, 0, place)
+    """[K] how many branches of its request go before each: a continuation, better ranks, earlier slots."""
+    order = np.lexsort((branches.slot, branches.head, branches.request))
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order)) - np.searchsorted(branches.request, branches.request)
+    return place
 
 
 def _chosen(
@@ -381,11 +381,12 @@ def _as_planned(verdict: Verdict | None) -> bool:
 
 
 def rank(verdict: Verdict) -> int:
-    """As in guidance.view.Outcome: one candidate is known of each drafted slot."""
+    """As in guidance.view.Outcome."""
     draft, slot = verdict.layout.draft, verdict.acceptance
     if draft is None or slot >= len(draft.tokens) or len(verdict.tokens) < slot:
         return 0
-    return int(draft.candidates[slot] == verdict.tokens[slot - 1])
+    said = verdict.tokens[slot - 1]
+    return next((rank for rank, row in enumerate(draft.candidates, 1) if row[slot] == said), 0)
 
 
 def head(request: Request, verdict: Verdict) -> int:

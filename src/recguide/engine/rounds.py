@@ -56,12 +56,12 @@ Decision = Verdict | Unpickable
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The picks of W slots on the host."""
+    """The picks of W slots on the host; `candidates` of each rank."""
 
     tokens: list[int]
     p1: list[float]
     margins: list[float]
-    candidates: list[int]
+    candidates: list[list[int]]
     entropies: list[float]
 
     @staticmethod
@@ -184,7 +184,12 @@ def _fill(draft: Draft, row: Row, span: slice, answers: Answers, branch: BranchK
         first, end, to = run[0], run[-1] + 1, at + len(run)
         tokens = (*tokens[:first], *answers.tokens[at:to], *tokens[end:])
         margins = (*margins[:first], *answers.margins[at:to], *margins[end:])
-        candidates = (*candidates[:first], *answers.candidates[at:to], *candidates[end:])
+        candidates = tuple(
+            [
+                (*row[:first], *said[at:to], *row[end:])
+                for row, said in zip(candidates, answers.candidates, strict=True)
+            ]
+        )
         likely = (*likely[:first], *answers.p1[at:to], *likely[end:])
         at = to
     return Draft(tokens, margins, candidates, (), branch, likely)

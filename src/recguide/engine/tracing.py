@@ -88,7 +88,7 @@ class Tracer:
             price=round(price, 6),
             query_tokens=layout.query_tokens,
             likely=() if draft is None else _short(draft.likely[1:]),
-            candidates=() if draft is None else draft.candidates[1:],
+            candidates=() if draft is None else draft.candidates[0][1:],
             drafted_by="" if draft is None else draft.branch or DRAFT,
             forward_ms=round(forward_ms, 3),
         )
@@ -132,4 +132,6 @@ def _short(values: Sequence[float]) -> tuple[float, ...]:
 def _head(branch: Branch, draft: Draft | None) -> int:
     if branch.kind is BranchKind.CONTINUATION:
         return Head.CONTINUATION
-    return ANY if branch.kind is BranchKind.ANY or draft is None else 1
+    if branch.kind is BranchKind.ANY or draft is None:
+        return ANY
+    return next(rank for rank, row in enumerate(draft.candidates, 1) if row[branch.slot] == branch.head)

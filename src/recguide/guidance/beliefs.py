@@ -60,7 +60,8 @@ class Beliefs:
         self._likely = likely.reshape(-1, likely.shape[2])
         self._ratio = np.exp(table.evidence.log_ratio)
         # The same as lists, for one request at a time.
-        self._lists = likely.tolist(), self._ratio.tolist(), list(table.evidence.candidates[0])
+        right = list(zip(*table.evidence.candidates, strict=True))
+        self._lists = likely.tolist(), self._ratio.tolist(), right
         self._bins = MarginBins(table.evidence.edges)
         self._candidates = np.array(table.evidence.candidates)
         self.options = Options.of(table.blocks)
@@ -105,8 +106,10 @@ class Beliefs:
         passing *= np.arange(width) < last[:, None]
         return InHand(rows, odds, np.multiply.accumulate(passing, axis=1), place)
 
-    def slots(self, draft: int, cell: int, margins: Sequence[float]) -> list[tuple[float, float, float]]:
-        """(failing, alive, right) for every slot of one draft: as `in_hand`, and as `candidate` of its first.
+    def slots(
+        self, draft: int, cell: int, margins: Sequence[float]
+    ) -> list[tuple[float, float, tuple[float, ...]]]:
+        """(failing, alive, right) for every slot of one draft: as `in_hand`, and as `candidate` of each rank.
 
         Args:
             draft: slots.
@@ -114,14 +117,14 @@ class Beliefs:
         """
         at = min(bisect_left(self.table.blocks, draft), len(self.table.blocks) - 1)
         likely, given, edges = self._lists[0][at][cell], float(self._given[at]), self.table.evidence.edges
-        ratio, first = self._lists[1:]
-        found, alive = [(0.0, 1.0, 0.0)], 1.0
+        ratio, right = self._lists[1:]
+        found, alive = [(0.0, 1.0, right[0])], 1.0
         for slot in range(1, len(margins)):
             place = bisect_right(edges, margins[slot])
             odds = likely[slot] * given * ratio[place]
             passing = 1 / (1 + odds)
             alive *= passing
-            found.append((odds * passing, alive, first[place]))
+            found.append((odds * passing, alive, right[place]))
         return found
 
     @property

@@ -61,7 +61,7 @@ def solve_few(
     for row, one in enumerate(ones):
         if one.draft:
             items.append([])
-            mine = _in_hand(one, view.margins[row].tolist(), beliefs, market)
+            mine = _in_hand(one, view.margins[row].tolist(), view.candidates, beliefs, market)
         else:
             options, mine = _begins(one, beliefs, market)
             items.append(options)
@@ -121,7 +121,9 @@ def _best(
 # --- drafts in hand -----------------------------------------------------------------------------------------
 
 
-def _in_hand(one: _One, margins: list[float], beliefs: Beliefs, market: Market) -> Iterator[Addition]:
+def _in_hand(
+    one: _One, margins: list[float], candidates: int, beliefs: Beliefs, market: Market
+) -> Iterator[Addition]:
     last = min(one.draft, one.left)
     floor, least = max(market.floor, 1e-9), float(market.least[one.cell])
     slots = beliefs.slots(one.draft, one.cell, margins[:last])
@@ -130,8 +132,11 @@ def _in_hand(one: _One, margins: list[float], beliefs: Beliefs, market: Market) 
         failing, alive, right = slots[slot]
         if alive * one.token >= floor:
             yield 1, alive * one.token, None
-        if reached * failing * right >= least:
-            yield from _branch(one, slot, 1, reached * failing * right, market.price)
+        fixed = reached * failing
+        if fixed >= least:
+            for rank, chance in enumerate(right[:candidates], 1):
+                if fixed * chance >= least:
+                    yield from _branch(one, slot, rank, fixed * chance, market.price)
         reached = alive
     goes_on = reached * beliefs.continuation
     if last == one.draft and goes_on >= least:

@@ -6,13 +6,14 @@ calibrated law; what would come of them is then computed, not drawn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from recguide.core import CANDIDATES
 from recguide.guidance.arrays import Bools, Floats, Ints
 from recguide.guidance.value import ValueTable
 
@@ -135,16 +136,16 @@ def _outlook(table: ValueTable, block: int, shift: float, draws: Floats) -> Outl
     odds = log_odds(table.curves(block))[:, None, 1:] + shift  # [cells, 1, B − 1]
     wrong = draws[0] < chance(odds)  # [cells, samples, B − 1]
     places = _drawn(evidence.wrong, draws[1]), _drawn(evidence.right, draws[1])
-    ratio, fixed = (
+    ratio, *fixed = (
         np.where(wrong, *(of[place] for place in places))
-        for of in (np.exp(evidence.log_ratio), np.array(evidence.candidates[0]))
+        for of in (np.exp(evidence.log_ratio), *np.array(evidence.candidates[:CANDIDATES]))
     )
     ratio *= np.exp(odds)  # the odds of failing, given the margins
     passing = 1 / (1 + ratio)
     alive = np.cumprod(passing, axis=2)  # [cells, samples, B − 1]: slot i is emitted
     before = np.concatenate([np.ones_like(alive[..., :1]), alive[..., :-1]], axis=2)
-    fixes = before - alive
-    fixes *= fixed
+    missed = before - alive
+    fixes = [missed * right for right in fixed]  # by each candidate
     goes_on = alive[..., -1] * evidence.continuation
 
     columns: dict[tuple[float, float], list[Floats]] = {}
@@ -152,20 +153,23 @@ def _outlook(table: ValueTable, block: int, shift: float, draws: Floats) -> Outl
         kept = alive >= least_slot
         slots, made = _sums(kept), _sums(alive, kept)
         # A continuation is one branch more, behind the block.
-        fixable, going = fixes * (before >= least_slot), goes_on * kept[..., -1]
+        fixable, going = [each * (before >= least_slot) for each in fixes], goes_on * kept[..., -1]
         for level in levels:
             columns[level] = [1 + made, 1 + slots, *_opened(fixable, going, level[1])]
     rows = (columns[level] for level in LEVELS)
     return Outlook(*(np.stack(column, axis=1) for column in zip(*rows, strict=True)))
 
 
-def _opened(fixable: Reals, going: Reals, least: float) -> tuple[Floats, Floats]:
+def _opened(fixable: Sequence[Reals], going: Reals, least: float) -> tuple[Floats, Floats]:
     """([cells] branches that run, H), means over samples; chances of 0 are not on offer."""
     if least == NEVER:
         return np.zeros(len(going)), np.zeros(len(going))
-    opened, goes = (chances >= max(least, _OFFERED) for chances in (fixable, going))
-    count = _sums(opened) + goes.mean(1)
-    return count, np.minimum(_sums(fixable, opened) + (going * goes).mean(1), 0.99)
+    goes = going >= max(least, _OFFERED)
+    count, reuse = goes.mean(1), (going * goes).mean(1)
+    for chances in fixable:
+        opened = chances >= max(least, _OFFERED)
+        count, reuse = count + _sums(opened), reuse + _sums(chances, opened)
+    return count, np.minimum(reuse, 0.99)
 
 
 def _sums(values: Reals | Bools, where: Bools | None = None) -> Floats:

@@ -51,7 +51,7 @@ class Price:
         if market.plain and not drafted:
             return _plain(view, market)
         detour = 0.0 if drafted or view.tokens else self._host.detour_ms(len(view))
-        if len(view) <= FEW and view.candidates == 1:
+        if len(view) <= FEW:
             fork = self._host.fork_ms(len(view)) if drafted else 0.0
             return solve_few(view, cell.tolist(), beliefs, market, clock, detour, fork)
         return solve(view, cell, beliefs.in_hand(view, cell), beliefs, market, clock.of_step(view, detour))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -20,6 +19,10 @@ FORMAT = "recguide-trace-1"
 
 FLUSH_S = 1.0
 """Rounds reach the file within that many seconds, as long as others come."""
+
+
+CHUNK = 1 << 16
+"""Bytes of a file that are read at once."""
 
 
 class MalformedTrace(RecGuideError):  # noqa: N818 - it names what was found
@@ -91,17 +94,24 @@ def write_trace(file: Path, header: Mapping[str, object], records: Iterable[Roun
 def read_trace(file: Path) -> tuple[dict[str, Any], list[RoundRecord]]:
     """Header and rounds; MalformedTrace if there are none to be had."""
     try:
-        with file.open("rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as plain:
-            lines = io.TextIOWrapper(plain, encoding="utf-8")
+        with file.open("rb") as packed:
+            lines = _lines(packed)
             header: dict[str, Any] = json.loads(next(lines))
             if header.get("format") != FORMAT:
                 raise MalformedTrace(f"{file} is no trace of format {FORMAT}")
-            # A line that is still being written, or never was to its end, is none.
-            return header, [record_of(json.loads(line)) for line in lines if line.endswith("\n")]
+            return header, [record_of(json.loads(line)) for line in lines]
     except OSError as error:
         raise MalformedTrace(f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError, StopIteration, zstandard.ZstdError) as error:
         raise MalformedTrace(f"{file} is no trace ({error})") from error
+
+
+def _lines(packed: BinaryIO) -> Iterator[bytes]:
+    """All that reached the file. A line that is still being written, or never was to its end, is none."""
+    unpacking, rest = zstandard.ZstdDecompressor().decompressobj(), b""
+    while chunk := packed.read(CHUNK):
+        *lines, rest = (rest + unpacking.decompress(chunk)).split(b"\n")
+        yield from lines
 
 
 def record_of(content: dict[str, Any]) -> RoundRecord:

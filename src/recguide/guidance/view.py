@@ -8,6 +8,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from recguide.core import CANDIDATES
 from recguide.guidance.arrays import Bools, Floats, Ints
 from recguide.guidance.history import History
 
@@ -42,7 +43,7 @@ class View:
     idle: Ints
     prefix: Ints
     remaining: Ints
-    candidates: int = 1
+    candidates: int = CANDIDATES
     tokens: int = 0
     prefix_tokens: int = 0
     pairs: int = 0

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from recguide.core import RecGuideError, Vocabulary
+from recguide.core import CANDIDATES, RecGuideError, Vocabulary
 from recguide.speculation.picks import Picks
 from recguide.speculation.slots import SlotTable
 
@@ -74,7 +74,7 @@ class FusedPicker:
         device = logits.device
         reals = torch.empty(REALS, slots, chunks, dtype=torch.float32, device=device)
         numbers = torch.empty(NUMBERS, slots, chunks, dtype=torch.int32, device=device)
-        tokens = torch.empty(2, slots, dtype=torch.int64, device=device)
+        tokens = torch.empty(1 + CANDIDATES, slots, dtype=torch.int64, device=device)
         found = torch.empty(4, slots, dtype=torch.float32, device=device)
         bad = torch.empty(slots, dtype=torch.bool, device=device)
         shared = (logits, logits.stride(0), table.seed, table.position, table.temperature, table.draft)
@@ -106,7 +106,7 @@ class FusedPicker:
             num_warps=1,
         )
         p1, p2, nats, logprobs = found
-        return Picks(tokens[0], p1, p2, tokens[1], nats, logprobs, bad)
+        return Picks(tokens[0], p1, p2, tokens[1:], nats, logprobs, bad)
 
 
 ENOUGH = 1056

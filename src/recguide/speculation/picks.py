@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from recguide.core import RecGuideError, SamplingParams, Vocabulary
+from recguide.core import CANDIDATES, RecGuideError, SamplingParams, Vocabulary
 from recguide.speculation.edits import edit, edits_logits, validate
 from recguide.speculation.field import Field, on_device
 from recguide.speculation.grammar import Allowed
@@ -59,12 +59,13 @@ class PickRow:
 
 @dataclass(frozen=True, slots=True)
 class Picks:
-    """One entry for each of `W` slots, in the order of their rows.
+    """Of each of `W` slots, in the order of their rows.
 
     Attributes:
         tokens: [W] int64.
         p1, p2: [W] probability of the picked and of the best other token, 0 in causal slots.
-        candidates: [W] int64, best token beside the picked one, mask and EOS; 0 in causal slots.
+        candidates: [CANDIDATES, W] int64, the best token beside the picked one, mask and EOS, then the second
+            best; 0 in causal slots.
         entropy: [W] nats of the raw logits without the mask token, 0 in draft slots.
         logprobs: [W] log-probability of the picked token under the raw logits.
         bad: [W] bool, logits that no token can be picked from: NaN, +inf or nothing finite. The slot's other
@@ -133,12 +134,13 @@ def pick(
         tokens[on_device([lane.slot for lane in lanes], torch.int64, logits.device)] = drawing.winners
         drafts.append(_leading_drawn(drawing, lanes, owners))
 
-    p1, p2, candidates = torch.zeros_like(certainty), torch.zeros_like(certainty), torch.zeros_like(tokens)
+    p1, p2 = torch.zeros_like(certainty), torch.zeros_like(certainty)
+    candidates = tokens.new_zeros(CANDIDATES, len(tokens))
     for slots, leading in drafts:
         if len(slots):
             found = draft_statistics(field, slots, peaks[slots], totals[slots], leading, vocabulary)
             p1[slots], p2[slots] = found.p1.float(), found.p2.float()
-            candidates[slots] = found.candidates
+            candidates[:, slots] = found.candidates
     own = (logits.gather(1, tokens[:, None]).squeeze(1) - whole).float()
     return Picks(tokens, p1, p2, candidates, certainty, own, torch.zeros_like(tokens, dtype=torch.bool))
 
@@ -172,8 +174,8 @@ def _check(peaks: Tensor, rows: Sequence[PickRow]) -> None:
 
 
 def _leading(field: Field, drafts: Tensor, peaks: Tensor, tokens: Tensor, vocabulary: Vocabulary) -> Leading:
-    """What leads in draft slots whose pick is the most likely token: enough to find one that may be tried."""
-    values, leaders = field.leaders(drafts, min(2 + len(vocabulary.eos), field.width))
+    """What leads in draft slots whose pick is the most likely token: enough to find what may be tried."""
+    values, leaders = field.leaders(drafts, min(1 + CANDIDATES + len(vocabulary.eos), field.width))
     return Leading(leaders, values.double(), tokens[drafts], peaks[drafts].double())
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 
-from recguide.core import Row, light
+from recguide.core import CANDIDATES, Row, light
 
 
 class BranchKind(StrEnum):
@@ -42,7 +42,7 @@ class Draft:
     Attributes:
         tokens: slot 0 is the seed.
         margins: M_i = p1 − p2 (paper §4.1); 1 at a slot that was known, not drafted.
-        candidates: best token beside the drafted one, the mask and EOS; 0 at a known slot.
+        candidates: of each rank, the best tokens beside the drafted one, the mask and EOS; 0 at a known slot.
         masked: slots still to be filled; a draft is complete without any.
         branch: kind of the branch that made it, None if a draft forward did.
         likely: p1 of each slot, 1 at a known one; () where nobody filled the draft in.
@@ -50,7 +50,7 @@ class Draft:
 
     tokens: tuple[int, ...]
     margins: tuple[float, ...]
-    candidates: tuple[int, ...]
+    candidates: tuple[tuple[int, ...], ...]
     masked: tuple[int, ...] = ()
     branch: BranchKind | None = None
     likely: tuple[float, ...] = ()
@@ -60,7 +60,7 @@ class Draft:
         return Draft(
             tokens=(seed, *self.tokens[1:]),
             margins=(1.0, *self.margins[1:]),
-            candidates=(0, *self.candidates[1:]),
+            candidates=tuple([(0, *row[1:]) for row in self.candidates]),
             masked=self.masked,
             branch=self.branch,
             likely=(1.0, *self.likely[1:]),
@@ -70,12 +70,18 @@ class Draft:
 def known_draft(row: Row) -> Draft:
     """The tokens of a draft row before anything was picked."""
     block = len(row.tokens)
-    return Draft(row.tokens, (1.0,) * block, (0,) * block, row.masked)
+    return Draft(row.tokens, (1.0,) * block, _nothing(block), row.masked)
 
 
 def blank_draft(seed: int, block: int, mask: int) -> Draft:
     """[seed, MASK × (B−1)]: what a draft forward starts from."""
-    return Draft((seed, *(mask,) * (block - 1)), (1.0,) * block, (0,) * block, _slots(1, block))
+    return Draft((seed, *(mask,) * (block - 1)), (1.0,) * block, _nothing(block), _slots(1, block))
+
+
+@cache
+def _nothing(block: int) -> tuple[tuple[int, ...], ...]:
+    """The candidates of a block that is not filled."""
+    return ((0,) * block,) * CANDIDATES
 
 
 @cache

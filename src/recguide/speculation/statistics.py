@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from recguide.core import TokenLogprobs, Vocabulary
+from recguide.core import CANDIDATES, TokenLogprobs, Vocabulary
 from recguide.speculation.field import NEVER, Field, on_device
 
 
 @dataclass(frozen=True, slots=True)
 class DraftStatistics:
-    """[D] each: probability of the picked and of the best other token, and what a correction tries."""
+    """[D] each: probability of the picked and of the best other token.
+
+    `candidates` [CANDIDATES, D] are what a correction tries, the best first.
+    """
 
     p1: Tensor
     p2: Tensor
@@ -44,7 +47,7 @@ def draft_statistics(
 
     z is edited, not filtered; `peaks` [D] are the largest logits and `totals` [D] their `masses`. Tokens that
     are neither leading nor picked count with G = 0: for the statistics alone it is not worth computing. p2
-    may be an end-of-sequence token's; the candidate is neither that, nor the picked token, nor the mask.
+    may be an end-of-sequence token's; a candidate is neither that, nor the picked token, nor the mask.
     """
     tokens, picked = leading.tokens, leading.picked[:, None]
     own = tokens == picked
@@ -63,9 +66,10 @@ def draft_statistics(
     rest = totals.double() - (looked_at - peaks[:, None]).exp().sum(1)
     p1, p2 = (leading.reached - shift).exp(), (others[:, 0] - shift).exp()
     total = rest.clamp_(min=0) * (peaks - shift).exp() + (others - shift[:, None]).exp().sum(1) + p1
-    candidates = tokens.gather(1, allowed.long().argmax(1, keepdim=True)).squeeze(1)
-    # Where a single token is allowed at all, no other leads; any token then serves as one to try in vain.
-    return DraftStatistics(p1 / total, p2 / total, candidates.clamp_(max=field.width - 1))
+    best = allowed.sort(dim=1, descending=True, stable=True).indices[:, :CANDIDATES]
+    # Where fewer tokens are allowed at all, no others lead; any token then serves as one to try in vain.
+    candidates = tokens.gather(1, best).T.clamp(max=field.width - 1)
+    return DraftStatistics(p1 / total, p2 / total, candidates)
 
 
 def masses(field: Field, slots: Tensor, peaks: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recguide.core import RecGuideError
+from recguide.core import CANDIDATES, RecGuideError
 from recguide.speculation.picks import Picks
 from recguide.speculation.rows import Branch, BranchKind
 from recguide.speculation.settle import Verdicts, settle
@@ -26,8 +26,9 @@ HEADER = 4
 """Words of a request before its lists: length, cap, trusted, first pick."""
 VERDICT = 5
 """Words of a verdict before its tokens: acceptance, emitted, stopped, covered, reused."""
-PICKS, INTEGERS = 7, 3
-"""Words of a slot: token, candidate, bad, and as real numbers p1, p2, entropy, logprob."""
+INTEGERS = 2 + CANDIDATES
+PICKS = INTEGERS + 4
+"""Words of a slot: token, candidates, bad, and as real numbers p1, p2, entropy, logprob."""
 
 
 MANY = 24
@@ -200,7 +201,7 @@ class StepOutput:
     Attributes:
         verdicts: [R, VERDICT + B], acceptance, emitted, stopped, covered and reused as `settle.Outcome` has
             them, then the tokens, of which the first `emitted` count.
-        integers: [3, W], tokens, candidates and bad as `Picks` has them.
+        integers: [INTEGERS, W], tokens, candidates and bad as `Picks` has them.
         reals: [4, W], p1, p2, entropy and logprobs as `Picks` has them.
     """
 
@@ -232,7 +233,7 @@ class StepOutput:
     @property
     def bad(self) -> Words:
         """[W], 0 or 1."""
-        return self.integers[2]
+        return self.integers[-1]
 
     @property
     def entropies(self) -> NDArray[np.float32]:
@@ -260,7 +261,10 @@ def settle_on_device(picks: Picks, table: SettleTable, out: Tensor) -> None:
     # Triton's stubs, where it is installed, know neither launches nor plain integers as constants.
     cast("Any", settle_kernel)[(programs,)](
         table.words,
-        *_columns(picks),
+        picks.tokens,
+        picks.candidates,
+        picks.bad,
+        *_reals(picks),
         out,
         slots,
         shape.requests,
@@ -274,17 +278,9 @@ def settle_on_device(picks: Picks, table: SettleTable, out: Tensor) -> None:
     )
 
 
-def _columns(picks: Picks) -> tuple[Tensor, ...]:
-    """In the order of the output."""
-    return (
-        picks.tokens,
-        picks.candidates,
-        picks.bad,
-        picks.p1,
-        picks.p2,
-        picks.entropy,
-        picks.logprobs,
-    )
+def _reals(picks: Picks) -> tuple[Tensor, ...]:
+    """In the order of the output, behind tokens, candidates and bad."""
+    return picks.p1, picks.p2, picks.entropy, picks.logprobs
 
 
 def _room(size: int) -> int:
@@ -326,9 +322,6 @@ def _settle_by_torch(picks: Picks, table: SettleTable, out: Tensor) -> None:
         ],
         dim=1,
     )
-    reals = [column.float().view(torch.int32) for column in _columns(picks)[3:]]
-    out.copy_(
-        torch.cat(
-            [verdicts.flatten().int(), *(column.int() for column in _columns(picks)[:3]), *reals],
-        )
-    )
+    integers = (verdicts, picks.tokens, picks.candidates, picks.bad)
+    reals = [column.float().view(torch.int32) for column in _reals(picks)]
+    out.copy_(torch.cat([*(words.flatten().int() for words in integers), *reals]))

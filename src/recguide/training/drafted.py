@@ -225,7 +225,7 @@ class DraftReader:
             spread(picks.tokens, torch.int32),
             spread(picks.p1, torch.float32),
             spread(picks.p2, torch.float32),
-            spread(picks.candidates, torch.int32),
+            spread(picks.candidates[0], torch.int32),
             spread(hits, torch.bool),
             *self._rank(logits, labels, table, missed, temperature),
         )

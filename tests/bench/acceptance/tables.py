@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recguide.core import Vocabulary
+from recguide.core import CANDIDATES, Vocabulary
 from recguide.speculation.picks import Picks
 from recguide.speculation.slots import INERT, SlotTable
 
@@ -50,7 +50,7 @@ def zeros(_logits: Tensor, slots: SlotTable, device: str = "cpu") -> Picks:
         tokens=whole,
         p1=real,
         p2=real.clone(),
-        candidates=whole.clone(),
+        candidates=torch.zeros(CANDIDATES, count, dtype=torch.int64, device=device),
         entropy=real.clone(),
         logprobs=real.clone(),
         bad=torch.zeros(count, dtype=torch.bool, device=device),

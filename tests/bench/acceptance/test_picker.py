@@ -28,13 +28,13 @@ def assert_says_the_script(picks, slots, vocabulary):
     said = script(Constants.of(PROCESS, vocabulary), slots)
     used = slots.position >= 0
     for name in WORDS:
-        assert torch.equal(getattr(picks, name).cpu()[used], getattr(said, name)[used]), name
+        assert torch.equal(getattr(picks, name).cpu()[..., used], getattr(said, name)[..., used]), name
     for name in REALS:
         torch.testing.assert_close(
             getattr(picks, name).cpu()[used], getattr(said, name)[used], rtol=1e-5, atol=1e-6
         )
     for name in (*WORDS, *REALS):
-        assert not getattr(picks, name).cpu()[~used].any(), name
+        assert not getattr(picks, name).cpu()[..., ~used].any(), name
 
 
 def test_it_overwrites_what_the_real_picker_said():

@@ -40,7 +40,7 @@ def test_results_carry_label_and_residuals():
     assert printed["acceptance"] == LABEL
     assert printed["process"]["entropy_link"] == 0.4
     assert printed["figures"]["A at B = 16"].keys() == {"published", "process", "residual"}
-    assert printed["sources"].keys() == printed["figures"].keys()
+    assert printed["sources"].keys() == {*printed["figures"], "third_hit"}
     areas = [printed["entropy"][strength]["A > 16"] for strength in ("weak", "medium", "strong")]
     assert areas == sorted(areas)
 

@@ -49,7 +49,10 @@ def test_margins_and_entropies_are_the_process_s():
     risky = drafted.margins < 0.5
     assert risky[drafted.right].mean() == pytest.approx(PROCESS.alarm, abs=0.01)
     assert risky[~drafted.right].mean() == pytest.approx(PROCESS.recall, abs=0.03)
-    assert (drafted.ranks[~drafted.right] == 1).mean() == pytest.approx(PROCESS.second_hit, abs=0.03)
+    ranks = drafted.ranks[~drafted.right]
+    assert (ranks == 1).mean() == pytest.approx(PROCESS.second_hit, abs=0.03)
+    assert (ranks == 2).mean() == pytest.approx(PROCESS.either_hit - PROCESS.second_hit, abs=0.02)
+    assert not drafted.ranks[drafted.right].any()
     entropy = np.log(traffic.entropy(seats, positions, 1))
     assert entropy.mean() == pytest.approx(np.log(PROCESS.entropy_median), abs=0.1)
     assert entropy.std() == pytest.approx(PROCESS.entropy_spread, abs=0.1)

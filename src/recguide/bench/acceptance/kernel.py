@@ -30,6 +30,7 @@ class ScriptKernel:
                 constants.alarm,
                 constants.recall,
                 constants.second,
+                constants.either,
                 *constants.wrong[0],
                 *constants.wrong[1],
             ],
@@ -132,12 +133,13 @@ def _say(
 
     text, n1, n2, n3 = tl.philox(seed, position, zero, zero, zero + text_purpose)
     d0, d1, d2, d3 = tl.philox(seed, position, start, slot, zero + draft_purpose)
-    u0, u1, _2, _3 = tl.philox(seed, position, start, slot, zero + doubt_purpose)
+    u0, u1, u2, _3 = tl.philox(seed, position, start, slot, zero + doubt_purpose)
 
     index = tl.minimum(slot, slots_cap - 1)
-    right = d0.to(tl.int64) >= tl.load(table + 5 + tl.where(hard, slots_cap, 0) + index)
+    right = d0.to(tl.int64) >= tl.load(table + 6 + tl.where(hard, slots_cap, 0) + index)
     risky = d1.to(tl.int64) < tl.load(table + tl.where(right, 2, 3))
     second = d2.to(tl.int64) < tl.load(table + 4)
+    either = d2.to(tl.int64) < tl.load(table + 5)
 
     true = text.to(tl.int64) % words
     away = 1 + d3.to(tl.int64) % (words - 1)
@@ -145,10 +147,15 @@ def _say(
     other = 1 + u0.to(tl.int64) % (words - 2)
     other += tl.where((right == 0) & (other >= away), 1, 0)
     candidate = (true + tl.where((right == 0) & second, 0, other)) % words
+    another = 1 + u2.to(tl.int64) % (words - 3)
+    another += tl.where(another >= tl.where(right, other, tl.minimum(away, other)), 1, 0)
+    another += tl.where((right == 0) & (another >= tl.maximum(away, other)), 1, 0)
+    next_candidate = (true + tl.where((right == 0) & (second == 0) & either, 0, another)) % words
     for i in tl.static_range(excluded_count):
         mark = tl.load(excluded + i)
         token += tl.where(token >= mark, 1, 0)
         candidate += tl.where(candidate >= mark, 1, 0)
+        next_candidate += tl.where(next_candidate >= mark, 1, 0)
 
     u = (u1.to(tl.float32) + 0.5) * scale
     sure = 1 - span * tl.exp(tl.where(right, sure_right, sure_wrong) * tl.log(u))
@@ -164,6 +171,7 @@ def _say(
     tl.store(p1_out + at, tl.where(draft, margin + p2, 0.0), mask=used)
     tl.store(p2_out + at, tl.where(draft, p2, 0.0), mask=used)
     tl.store(candidates_out + at, tl.where(draft, candidate, 0), mask=used)
+    tl.store(candidates_out + tl.num_programs(0) + at, tl.where(draft, next_candidate, 0), mask=used)
     tl.store(entropy_out + at, tl.where(draft, 0.0, entropy), mask=used)
 
 

@@ -79,7 +79,7 @@ def _round(constants: Constants, seeds: Tensor, start: Tensor, block: int) -> Ro
     rank = risky.long().cumsum(1)
     at = (acceptance - 1).clamp(max=block - 2)[:, None]
     corrected = ~whole & (risky.gather(1, at) & (rank.gather(1, at) <= CORRECTIONS)).squeeze(1)
-    second = (draft.candidates == truth.tokens[:, :-1]).gather(1, at).squeeze(1)
+    second = (draft.candidates[0] == truth.tokens[:, :-1]).gather(1, at).squeeze(1)
     continued = whole & (rank[:, -1] <= CORRECTIONS)
 
     valid = torch.arange(block) < torch.where(whole, block - 1, acceptance)[:, None].clamp(max=FIRST)
@@ -113,6 +113,6 @@ def _ask(constants: Constants, seeds: Tensor, start: Tensor, slots: range, *, dr
         tokens=said.tokens.view(shape),
         p1=said.p1.view(shape),
         p2=said.p2.view(shape),
-        candidates=said.candidates.view(shape),
+        candidates=said.candidates.view(-1, *shape),
         entropy=said.entropy.view(shape),
     )

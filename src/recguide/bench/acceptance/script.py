@@ -31,7 +31,7 @@ STRIDE = 32
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """[W] each, as in Picks: tokens and candidates int64, the rest float32."""
+    """As in Picks: tokens [W] and candidates [2, W] int64, the rest [W] float32."""
 
     tokens: Tensor
     p1: Tensor
@@ -48,7 +48,7 @@ class Constants:
         words: allowed tokens.
         excluded: ids that are never said (mask, ends of text, thinking marks), ascending.
         wrong: [2, MAX_BLOCK] a slot is drafted wrongly if its word lies below; easy, hard.
-        renewal, hard, alarm, recall, second: probabilities as words.
+        renewal, hard, alarm, recall, second, either: probabilities as words.
         sure_right, sure_wrong, shared: as in the process.
         entropy_log, entropy_noise, entropy_hard, entropy_easy: log entropy = log + noise·n, plus hard or
             easy by the state; n has mean 0 and deviation 1.
@@ -62,6 +62,7 @@ class Constants:
     alarm: int
     recall: int
     second: int
+    either: int
     sure_right: float
     sure_wrong: float
     shared: float
@@ -72,12 +73,12 @@ class Constants:
 
     @classmethod
     def of(cls, process: AcceptanceReplay, vocabulary: Vocabulary) -> Constants:
-        """Raises ParameterError for a vocabulary with fewer than three tokens to say."""
+        """Raises ParameterError for a vocabulary with fewer than four tokens to say."""
         marks = () if vocabulary.mask is None else (vocabulary.mask,)
         excluded = tuple(sorted({*vocabulary.eos, *marks, *(vocabulary.think or ())}))
         words = vocabulary.size - len(excluded)
-        if words < 3:
-            raise ParameterError("vocabulary", f"has {words} tokens to say; the script needs three")
+        if words < 4:
+            raise ParameterError("vocabulary", f"has {words} tokens to say; the script needs four")
         easy, hard = (tuple(_word(p) for p in row) for row in process.hazards())
         spread, link, share = process.entropy_spread, process.entropy_link, process.hard_share
         odds = (share / (1 - share)) ** 0.5
@@ -90,6 +91,7 @@ class Constants:
             alarm=_word(process.alarm),
             recall=_word(process.recall),
             second=_word(process.second_hit),
+            either=_word(process.either_hit),
             sure_right=process.sure_right,
             sure_wrong=process.sure_wrong,
             shared=process.shared,
@@ -111,14 +113,23 @@ def script(constants: Constants, slots: SlotTable) -> Said:
 
     right = drawn[0] >= bounds[hard.long(), slots.slot.long().clamp(0, MAX_BLOCK - 1)]
     risky = drawn[1] < torch.where(right, constants.alarm, constants.recall)
-    second = drawn[2] < constants.second
+    second, either = drawn[2] < constants.second, drawn[2] < constants.either
 
     true = text[0] % constants.words
     away = 1 + drawn[3] % (constants.words - 1)  # from the right token to the drafted one, where it is wrong
     token = (true + torch.where(right | ~slots.draft, 0, away)) % constants.words
     other = 1 + doubt[0] % (constants.words - 2)
     other = other + (~right & (other >= away))  # neither the right token nor the drafted one
-    candidate = (true + torch.where(~right & second, 0, other)) % constants.words
+    another = 1 + doubt[2] % (constants.words - 3)
+    low, high = torch.minimum(away, other), torch.maximum(away, other)
+    another = another + (another >= torch.where(right, other, low))
+    another = another + (~right & (another >= high))  # nor the first candidate
+    candidates = torch.stack(
+        [
+            true + torch.where(~right & second, 0, other),
+            true + torch.where(~right & ~second & either, 0, another),
+        ]
+    )
 
     p1, p2 = _probabilities(constants, right, risky, _uniform(doubt[1]))
     zero = torch.zeros_like(p1)
@@ -126,7 +137,7 @@ def script(constants: Constants, slots: SlotTable) -> Said:
         tokens=_spoken(constants, token),
         p1=torch.where(slots.draft, p1, zero),
         p2=torch.where(slots.draft, p2, zero),
-        candidates=torch.where(slots.draft, _spoken(constants, candidate), 0),
+        candidates=torch.where(slots.draft, _spoken(constants, candidates % constants.words), 0),
         entropy=torch.where(slots.draft, zero, _entropy(constants, hard, text)),
     )
 

@@ -59,11 +59,11 @@ class ReplayTraffic:
         hard = self._hard[seats[:, None], positions[:, None] + slots].astype(np.int64)
         drawn, doubt, size, other = self._draws[:, seats, positions, :block]
         right = drawn >= self._bounds[seats[:, None], hard, slots]
-        alarm, recall, second, sure_right, sure_wrong = self._rates(seats)
+        alarm, recall, second, either, sure_right, sure_wrong = self._rates(seats)
         risky = doubt < np.where(right, alarm, recall)
         sure = 1 - SPAN * size ** np.where(right, sure_right, sure_wrong)
         margins = np.where(risky, SPAN * size, sure)
-        ranks = np.where(~right & (other < second), 1, 0)
+        ranks = np.where(other < second, 1, np.where(other < either, 2, 0)) * ~right
         return Drafted(right, margins.astype(np.float64), ranks.astype(np.int64))
 
     def entropy(self, seats: Ints, positions: Ints, slots: int) -> Floats:
@@ -71,8 +71,8 @@ class ReplayTraffic:
         return self._entropy[seats[:, None], positions[:, None] + 1 + np.arange(slots)]
 
     def _rates(self, seats: Ints) -> NDArray[np.float64]:
-        """[5, D, 1]"""
-        names = ("alarm", "recall", "second_hit", "sure_right", "sure_wrong")
+        """[6, D, 1]"""
+        names = ("alarm", "recall", "second_hit", "either_hit", "sure_right", "sure_wrong")
         every = np.array([[getattr(process, name) for process in self._of] for name in names])
         return every[:, seats, None]
 

@@ -28,14 +28,25 @@ FLOOR = tl.constexpr(-1e30)
 NOTHING = tl.constexpr(-200.0)
 """exp of it is 0 in fp32."""
 _TABLE = ["seeds", "positions", "temperatures", "drafts"]
-REALS, NUMBERS = 5, 2
-"""A chunk's partial results: peak, Σ exp, moment or Σ exp with noise, best and second z + T·G; their ids."""
+REALS, NUMBERS = 6, 3
+"""A chunk's partial results: peak, Σ exp, moment or Σ exp with noise, best, second and third z + T·G; their
+ids."""
 
 
 @triton.jit
 def _lowest(values, ids, value, none):
     """Lowest id whose value is `value`, `none` without one."""
     return tl.min(tl.where(values == value, ids, none), 0)
+
+
+@triton.jit
+def _two(values, ids, none):
+    """The two largest values and their ids, the lowest of equals first."""
+    first = tl.max(values, 0)
+    first_id = _lowest(values, ids, first, none)
+    rest = tl.where(ids == first_id, NEVER, values)
+    second = tl.max(rest, 0)
+    return first, first_id, second, _lowest(rest, ids, second, none)
 
 
 @triton.jit
@@ -114,7 +125,9 @@ def scan(
         extra = tl.sum(terms * tl.maximum(x, NOTHING), 0)
         first = peak.to(tl.float32)
         second = first
+        third = first
         second_id = width
+        third_id = width
         if temperature > 0:
             scores = x * (1 / temperature) + rough_gumbel(first_words(tl.load(seeds + slot), position, ids))
             first_id = _winner(scores, ids, row, tl.load(seeds + slot), position, temperature, width)
@@ -123,17 +136,18 @@ def scan(
                 best = tl.where(best > NEVER, best, 0.0)
                 extra = tl.sum(quick_exp((scores - best) * temperature), 0)
                 rest = tl.where(ids == first_id, NEVER, scores)
-                rival = tl.max(rest, 0)
-                second_id = _lowest(rest, ids, rival, width)
+                rival, second_id, next_rival, third_id = _two(rest, ids, width)
                 second = first + rival * temperature
+                third = first + next_rival * temperature
                 first += best * temperature
         else:
             first_id = _lowest(z, ids, peak, width)
             if is_draft:
-                others = tl.where(ids == first_id, NEVER, z)
-                runner_up = tl.max(others, 0)
-                second_id = _lowest(others, ids, runner_up, width)
+                runner_up, second_id, next_up, third_id = _two(
+                    tl.where(ids == first_id, NEVER, z), ids, width
+                )
                 second = runner_up.to(tl.float32)
+                third = next_up.to(tl.float32)
 
         chunks = tl.num_programs(0)
         field = chunks * tl.num_programs(1)
@@ -143,8 +157,10 @@ def scan(
         tl.store(reals + 2 * field + at, extra)
         tl.store(reals + 3 * field + at, first)
         tl.store(reals + 4 * field + at, second)
+        tl.store(reals + 5 * field + at, third)
         tl.store(numbers + at, first_id)
         tl.store(numbers + field + at, second_id)
+        tl.store(numbers + 2 * field + at, third_id)
 
 
 @triton.jit(do_not_specialize=["chunks"], do_not_specialize_on_alignment=_TABLE)
@@ -172,6 +188,7 @@ def merge(
     position = tl.load(positions + slot)
     pick = 0
     candidate = 0
+    next_candidate = 0
     p1 = 0.0
     p2 = 0.0
     nats = 0.0
@@ -225,15 +242,23 @@ def merge(
             firsts = tl.load(reals + 3 * field + at, mask=here, other=NEVER)
             seconds = tl.load(reals + 4 * field + at, mask=here, other=NEVER)
             second_ids = tl.load(numbers + field + at, mask=here, other=width)
+            thirds = tl.load(reals + 5 * field + at, mask=here, other=NEVER)
+            third_ids = tl.load(numbers + 2 * field + at, mask=here, other=width)
             reached = z_pick
             if temperature > 0:
                 reached = (best * temperature.to(tl.float64)).to(tl.float32)
                 x_ends = (end_scores * temperature.to(tl.float64)).to(tl.float32)
                 peak = tl.maximum(tl.max(firsts, 0), tl.max(x_ends, 0))
                 total = tl.sum(extras * tl.exp(firsts - peak), 0) + tl.sum(tl.exp(x_ends - peak), 0)
+            # What a chunk has beside the pick: its best, and what is next once that is tried.
             others = tl.where(ids == pick, seconds, firsts)
+            other_ids = tl.where(ids == pick, second_ids, ids)
             rival = tl.max(others, 0)
-            candidate = _lowest(others, tl.where(ids == pick, second_ids, ids), rival, width - 1)
+            candidate = _lowest(others, other_ids, rival, width - 1)
+            tried = other_ids == candidate
+            others = tl.where(tried, tl.where(ids == pick, thirds, seconds), others)
+            other_ids = tl.where(tried, tl.where(ids == pick, third_ids, second_ids), other_ids)
+            next_candidate = _lowest(others, other_ids, tl.max(others, 0), width - 1)
             rival = tl.maximum(rival, tl.max(tl.where(end_ids == pick, NEVER, x_ends), 0))
             p1 = tl.minimum(tl.exp(reached - peak) / total, 1.0)
             p2 = tl.exp(rival - peak) / total
@@ -245,6 +270,7 @@ def merge(
 
     tl.store(tokens_out + slot, pick)
     tl.store(tokens_out + slots + slot, candidate)
+    tl.store(tokens_out + 2 * slots + slot, next_candidate)
     tl.store(reals_out + slot, p1)
     tl.store(reals_out + slots + slot, p2)
     tl.store(reals_out + 2 * slots + slot, nats)

@@ -13,11 +13,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from recguide import core
 from recguide.speculation import step
 
 HEADER = tl.constexpr(step.HEADER)
 VERDICT = tl.constexpr(step.VERDICT)
-PICKS = tl.constexpr(step.PICKS)
+CANDIDATES = tl.constexpr(core.CANDIDATES)
 COPIED = 256
 """Slots whose picks one program packs."""
 _COPIED = tl.constexpr(COPIED)
@@ -132,9 +133,12 @@ def settle_kernel(
         here = slot < slots
         to = out + requests * (VERDICT + block) + slot
         tl.store(to, tl.load(tokens + slot, mask=here).to(tl.int32), mask=here)
-        tl.store(to + slots, tl.load(candidates + slot, mask=here).to(tl.int32), mask=here)
-        tl.store(to + 2 * slots, tl.load(bad + slot, mask=here).to(tl.int32), mask=here)
-        to += 3 * slots
+        for rank in tl.static_range(CANDIDATES):
+            to += slots
+            tl.store(to, tl.load(candidates + rank * slots + slot, mask=here).to(tl.int32), mask=here)
+        to += slots
+        tl.store(to, tl.load(bad + slot, mask=here).to(tl.int32), mask=here)
+        to += slots
         tl.store(to, tl.load(p1 + slot, mask=here).to(tl.int32, bitcast=True), mask=here)
         tl.store(to + slots, tl.load(p2 + slot, mask=here).to(tl.int32, bitcast=True), mask=here)
         tl.store(to + 2 * slots, tl.load(entropy + slot, mask=here).to(tl.int32, bitcast=True), mask=here)

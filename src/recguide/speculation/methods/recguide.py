@@ -18,7 +18,7 @@ def branches(draft: Draft) -> tuple[Branch, ...]:
     block = len(draft.tokens)
     risky = [slot for slot in range(1, block) if draft.margins[slot] < DELTA]
     corrections = tuple(
-        Branch(BranchKind.CORRECTION, slot, head=draft.candidates[slot]) for slot in risky[:CORRECTIONS]
+        Branch(BranchKind.CORRECTION, slot, head=draft.candidates[0][slot]) for slot in risky[:CORRECTIONS]
     )
     if len(risky) > CORRECTIONS:
         return corrections
