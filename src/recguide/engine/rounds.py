@@ -178,21 +178,18 @@ def _masked_again(draft: Draft, row: Row) -> Draft:
 
 def _fill(draft: Draft, row: Row, span: slice, answers: Answers, branch: BranchKind | None = None) -> Draft:
     """The draft, complete, with the picks of the row's wanted slots and their statistics."""
-    tokens, margins, candidates = draft.tokens, draft.margins, draft.candidates
+    tokens, margins = draft.tokens, draft.margins
+    (best, second), (best_said, second_said) = draft.candidates, answers.candidates
     likely, at = draft.likely or margins, span.start
     for run in consecutive(row.wanted):
         first, end, to = run[0], run[-1] + 1, at + len(run)
         tokens = (*tokens[:first], *answers.tokens[at:to], *tokens[end:])
         margins = (*margins[:first], *answers.margins[at:to], *margins[end:])
-        candidates = tuple(
-            [
-                (*row[:first], *said[at:to], *row[end:])
-                for row, said in zip(candidates, answers.candidates, strict=True)
-            ]
-        )
+        best = (*best[:first], *best_said[at:to], *best[end:])
+        second = (*second[:first], *second_said[at:to], *second[end:])
         likely = (*likely[:first], *answers.p1[at:to], *likely[end:])
         at = to
-    return Draft(tokens, margins, candidates, (), branch, likely)
+    return Draft(tokens, margins, (best, second), (), branch, likely)
 
 
 def _verdict(layout: Layout, spans: Sequence[slice], settled: Settled, answers: Answers) -> Verdict:

@@ -42,7 +42,8 @@ class Draft:
     Attributes:
         tokens: slot 0 is the seed.
         margins: M_i = p1 − p2 (paper §4.1); 1 at a slot that was known, not drafted.
-        candidates: of each rank, the best tokens beside the drafted one, the mask and EOS; 0 at a known slot.
+        candidates: of each rank, the best tokens beside the drafted one, the mask and EOS; 0 at a known slot,
+            anything at slot 0.
         masked: slots still to be filled; a draft is complete without any.
         branch: kind of the branch that made it, None if a draft forward did.
         likely: p1 of each slot, 1 at a known one; () where nobody filled the draft in.
@@ -60,7 +61,7 @@ class Draft:
         return Draft(
             tokens=(seed, *self.tokens[1:]),
             margins=(1.0, *self.margins[1:]),
-            candidates=tuple([(0, *row[1:]) for row in self.candidates]),
+            candidates=self.candidates,
             masked=self.masked,
             branch=self.branch,
             likely=(1.0, *self.likely[1:]),
