@@ -27,7 +27,7 @@ from recguide.bench.results import Target, write_result
 from recguide.bench.tables import text_table
 from recguide.bench.targets import short_table
 from recguide.bench.workload import random_prompts
-from recguide.core import Attend, KVShape, PackedBatch, SamplingParams, Vocabulary
+from recguide.core import CANDIDATES, Attend, KVShape, PackedBatch, SamplingParams, Vocabulary
 from recguide.engine.buckets import Bucket, Buckets
 from recguide.engine.collecting import collect_seldom
 from recguide.engine.config import EngineConfig
@@ -95,7 +95,8 @@ def nothing_picked(logits: Tensor, slots: SlotTable) -> Picks:  # noqa: ARG001
     """What a script overwrites."""
     count = len(slots)
     ids, zeros = torch.zeros(count, dtype=torch.int64), torch.zeros(count)
-    return Picks(ids, zeros, zeros.clone(), ids.clone(), zeros.clone(), zeros.clone(), ids > 0)
+    others = torch.zeros(CANDIDATES, count, dtype=torch.int64)
+    return Picks(ids, zeros, zeros.clone(), others, zeros.clone(), zeros.clone(), ids > 0)
 
 
 class IdleDevice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from tests.engine.device import device_engine, padded_engine
@@ -181,15 +182,17 @@ def test_a_blocks_that_the_device_has_no_room_for_are_the_hosts():
 
 
 def test_logprobs_of_the_token_alone_come_from_the_device():
-    there, here = device_engine(FakeBackbone(SCRIPT), decode), engine(SCRIPT)
+    """By rounds and by plain steps that run ahead."""
+    makers = (lambda *_: engine(SCRIPT), device_engine, padded_engine)
     found = []
-    for machine in (there, here):
-        (request,) = machine.add(PROMPT, SamplingParams(max_tokens=40, logprobs=0))
+    for make, method in product(makers, ("recguide", "ar")):
+        machine = make(FakeBackbone(SCRIPT), decode)
+        (request,) = machine.add(PROMPT, SamplingParams(max_tokens=40, logprobs=0, method=method))
         with machine.recording() as forwards:
             run(machine)
         assert not any(forward.by_host for forward in forwards)
         found.append([entry.logprob for entry in request.completion().logprobs])
-    assert found[0] == pytest.approx(found[1], abs=1e-5)
+    assert all(len(values) == 40 and values == pytest.approx(found[0], abs=1e-5) for values in found)
 
 
 class Broken(FakeBackbone):

@@ -43,7 +43,7 @@ class Wayward:
     def observe(self, view, plan, outcome):
         self.told.append((view, plan, outcome))
 
-    def timed(self, view, plan, ms):
+    def timed(self, view, plan, ms, _waited_ms):
         del view
         self.took.append((plan, ms))
 

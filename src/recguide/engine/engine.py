@@ -256,7 +256,8 @@ class Engine:
             self._launch()
         for advanced in done:
             self._publish(advanced, emitted)
-        observe(flown.planned, {advanced.request: advanced.verdict for advanced in done}, flown.step_ms)
+        verdicts = {advanced.request: advanced.verdict for advanced in done}
+        observe(flown.planned, verdicts, flown.step_ms, flown.waited_ms)
         self._look_ahead()
         if self._flight is not None and self._ahead is None:
             self._planner.prepare()

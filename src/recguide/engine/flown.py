@@ -14,11 +14,13 @@ class Landing(NamedTuple):
     Attributes:
         planned: what was planned for it.
         ms: milliseconds since its launch, as the host saw them; `step_ms` since the landing before it.
+        waited_ms: from that landing to its launch: the device had nothing to do.
     """
 
     planned: Planned
     ms: float
     step_ms: float
+    waited_ms: float
 
 
 class Flown:
@@ -29,7 +31,7 @@ class Flown:
     """
 
     def __init__(self) -> None:
-        self.landing = Landing(Planned(), 0.0, 0.0)
+        self.landing = Landing(Planned(), 0.0, 0.0, 0.0)
         self._planned = Planned()
         self._since = self._before = perf_counter()
 
@@ -39,5 +41,6 @@ class Flown:
     def landed(self) -> None:
         """To be told before the next is launched."""
         now = perf_counter()
-        self.landing = Landing(self._planned, 1e3 * (now - self._since), 1e3 * (now - self._before))
+        flew, stepped = 1e3 * (now - self._since), 1e3 * (now - self._before)
+        self.landing = Landing(self._planned, flew, stepped, stepped - flew)
         self._before = now

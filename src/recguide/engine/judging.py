@@ -114,14 +114,20 @@ class Judge:
 
 def _steps(plan: Sequence[Scheduled], output: StepOutput) -> list[Decision | None]:
     """The verdicts on plain steps that the device has picked: the same as any other's, sooner."""
-    steps = len(plan)
-    columns = (output.tokens, output.stopped, output.entropies)
+    columns = (output.tokens, output.stopped, output.entropies, output.logprobs)
     return [
         None
         if scheduled.request.finish_reason is not None
-        else Verdict(scheduled.layout, (token,), 1, bool(stopped), entropies=(entropy,))
-        for scheduled, token, stopped, entropy in zip(
-            plan, *(column[:steps].tolist() for column in columns), strict=True
+        else Verdict(
+            scheduled.layout,
+            (token,),
+            1,
+            bool(stopped),
+            () if scheduled.request.params.logprobs is None else (TokenLogprobs(logprob, {}),),
+            entropies=(entropy,),
+        )
+        for scheduled, token, stopped, entropy, logprob in zip(
+            plan, *(column[: len(plan)].tolist() for column in columns), strict=True
         )
     ]
 

@@ -345,7 +345,9 @@ def remember(history: History, verdict: Verdict) -> None:
         history.add(len(verdict.layout.block), verdict.acceptance, verdict.entropies)
 
 
-def observe(planned: Planned, verdicts: dict[Request, Verdict], step_ms: float) -> None:
+def observe(
+    planned: Planned, verdicts: dict[Request, Verdict], step_ms: float, waited_ms: float = 0.0
+) -> None:
     """Tells policies what came of their plans, of those requests that ran as planned, and how long it took.
 
     Plain steps alone say nothing of drafts, and there are many of them. The time of a step that
@@ -353,7 +355,7 @@ def observe(planned: Planned, verdicts: dict[Request, Verdict], step_ms: float) 
     """
     if len(planned.decided) == 1 and len(planned.turns) == len(planned.decided[0].requests):
         (decided,) = planned.decided
-        decided.policy.timed(decided.view, decided.plan, step_ms)
+        decided.policy.timed(decided.view, decided.plan, step_ms, waited_ms)
     for decided in planned.decided:
         if not decided.view.draft.any() and not len(decided.plan.branches.request):
             continue

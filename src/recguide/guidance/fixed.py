@@ -44,7 +44,7 @@ class Fixed:
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """Nothing is learned."""
 
-    def timed(self, view: View, plan: Plan, ms: float) -> None:
+    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
         """Nor is anything of times."""
 
 

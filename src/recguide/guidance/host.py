@@ -1,9 +1,9 @@
-"""The host's time: what a step takes beyond its forward, by what kind of step it is.
+"""The host's time: how long a device waits for it before a step, by what kind of step it is.
 
-Plain steps run ahead of the host, so that hardly any of its time shows; all others wait for it, and those
-with branches also mix rows with the draft adapter and rows without. A cost table knows nothing of that. So
-steps are timed while they run, and what is found are discrete costs of leaving plain decoding, and of
-branches: the same however much is drafted.
+Plain steps run ahead of the host, so that hardly any of its time shows; all others wait for it, those with
+branches a little longer. A cost table knows nothing of that. So it is timed while steps run, and what is
+found are discrete costs of leaving plain decoding, and of branches: the same however much is drafted. What
+else a step takes longer than its table says is not among them: that grows with what is drafted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
-from statistics import fmean, median
+from statistics import median
 
 from recguide.guidance.view import Plan, View, is_plain
 
@@ -21,8 +21,6 @@ LEAST = 4
 """Steps before anything is said."""
 EVERY = 4
 """Steps between two looks at them."""
-SLOW = 2.0
-"""A step that took so many lower quartiles did something else as well: it captured a graph, say."""
 FORGOTTEN = 2000
 """Steps without branches after which nothing is known of those with."""
 MOVED = 0.05
@@ -45,7 +43,7 @@ def kind_of(view: View, plan: Plan) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Milliseconds of a step beyond its forward, as (per step, per request).
+    """Milliseconds that a device waits before a step, as (per step, per request).
 
     Attributes:
         plain: of a plain step behind another one of the same requests.
@@ -74,8 +72,9 @@ class HostClock:
         self._ratios: deque[float] | None = None if in_ms else deque(maxlen=WINDOW)
         self._kinds: tuple[dict[int, _Window], ...] = ({}, {}, {})
 
-    def add(self, requests: int, forward_ms: float, step_ms: float, kind: Kind) -> None:
-        """A step took `step_ms` from the landing before it to its own, its forward by the table so much."""
+    def add(self, requests: int, forward_ms: float, step_ms: float, waited_ms: float, kind: Kind) -> None:
+        """A step took `step_ms` from the landing before it to its own, its forward by the table so much, and
+        for `waited_ms` the device had nothing to do."""
         if self._ratios is not None and kind is Kind.PLAIN:
             self._ratios.append(step_ms / forward_ms)
             self._unit = median(self._ratios) if len(self._ratios) >= LEAST else None
@@ -83,7 +82,7 @@ class HostClock:
             windows = self._kinds[kind]
             if kind is not Kind.BRANCHES:
                 self._forget(_bucket(requests))
-            windows.setdefault(_bucket(requests), _Window()).add(forward_ms, step_ms / self._unit)
+            windows.setdefault(_bucket(requests), _Window()).add(step_ms / self._unit, waited_ms / self._unit)
 
     def ms(self, requests: int, kind: Kind) -> float:
         """Of a step of so many requests, or of the nearest number that was met. Branches that nobody tried
@@ -115,26 +114,24 @@ class _Window:
     """The last steps of a kind.
 
     Attributes:
-        steps: (step, forward) times of each.
-        ms: what the usual ones took beyond their forwards; it moves in strides, so that what was made of it
-            stays good for a while.
+        steps: of each, how long the device waited.
+        ms: their median; it moves in strides, so that what was made of it stays good for a while.
         idle: steps of other kinds since.
     """
 
     def __init__(self) -> None:
-        self.steps: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        self.steps: deque[float] = deque(maxlen=WINDOW)
         self.ms = 0.0
         self.idle = 0
         self._added = 0
 
-    def add(self, forward_ms: float, step_ms: float) -> None:
-        self.steps.append((step_ms, forward_ms))
+    def add(self, step_ms: float, waited_ms: float) -> None:
+        self.steps.append(waited_ms)
         self._added, self.idle = self._added + 1, 0
         if self._added > LEAST and self._added % EVERY:
             return
-        usual = sorted(step for step, _ in self.steps)[len(self.steps) // 4]
-        found = max(0.0, fmean(step - forward for step, forward in self.steps if step <= SLOW * usual))
-        if len(self.steps) <= LEAST or abs(found - self.ms) > MOVED * usual:
+        found = median(self.steps)
+        if len(self.steps) <= LEAST or abs(found - self.ms) > MOVED * step_ms:
             self.ms = found
 
 

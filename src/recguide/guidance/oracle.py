@@ -53,7 +53,7 @@ class Oracle:
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """It knows."""
 
-    def timed(self, view: View, plan: Plan, ms: float) -> None:
+    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
         """Its times are the table's."""
 
     def _blocks(self, view: View, reach: Ints) -> Ints:

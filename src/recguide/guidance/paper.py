@@ -68,7 +68,7 @@ class Paper:
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """Nothing is learned: the tables are offline."""
 
-    def timed(self, view: View, plan: Plan, ms: float) -> None:
+    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
         """Nor is anything of times."""
 
     def rho(self, load: int) -> float:

@@ -36,8 +36,9 @@ class Policy(Protocol):
         """What came of a plan; may be told late, in order, and of some of its requests only."""
         ...
 
-    def timed(self, view: View, plan: Plan, ms: float) -> None:
-        """A step of this plan took so long, from the landing before it to its own. It may be left out."""
+    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
+        """A step of this plan took so long, from the landing before it to its own; at first the device waited
+        for the host. It may be left out."""
         ...
 
 

@@ -71,13 +71,13 @@ class Price:
         self._beliefs.observe(view, plan, outcome)
         self._beliefs.refresh()
 
-    def timed(self, view: View, plan: Plan, ms: float) -> None:
+    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
         if view.tokens:
             return  # what a prefill takes beside its forward is its own
         pairs = float((plan.query_tokens * view.prefix).sum()) if self._clock.pair_ms else 0.0
         forward = self._clock.of_view(view, plan.all_tokens, pairs)
         kind = kind_of(view, plan)
-        self._host.add(len(view), forward, ms, kind)
+        self._host.add(len(view), forward, ms, waited_ms, kind)
         if kind is Kind.PLAIN:  # of which nothing is observed
             self._beliefs.refresh()
 

@@ -95,7 +95,6 @@ class _Run:
                 self._position[seat] = self._length[seat] * self._next // self._load.seats if first else 0
                 born = self._now
             self._active[seat], self._born[seat] = True, born
-            self._plain = False
             self._counted[seat] = self._counting
             self._draft[seat] = self._waited[seat] = 0
             self._history[seat] = History()
@@ -117,18 +116,19 @@ class _Run:
         seats, view, plan = seats[run], view.only(run), plan.only(run)
         prefix, pairs = view.prefix.sum(), (plan.query_tokens * view.prefix).sum()
         ms = float(self._clock.ms(np.array(tokens), float(prefix), float(pairs)))
-        ms += self._host_ms(view, plan)
+        waited = self._host_ms(view, plan)
+        ms += waited
         counting = self._counting
         self._pass(ms)
         outcome = self._round(seats, view, plan, counting)
         if counting:
             self._count(plan, tokens)
         self._policy.observe(view, plan, outcome)
-        self._policy.timed(view, plan, ms)
+        self._policy.timed(view, plan, ms, waited)
         self._end(seats)
 
     def _host_ms(self, view: View, plan: Plan) -> float:
-        """Plain steps run ahead of the host as long as no request comes or goes."""
+        """Plain steps run ahead of the host behind other plain steps, whoever comes or goes."""
         kind = kind_of(view, plan)
         plain, self._plain = self._plain, kind is Kind.PLAIN
         return self._host.ms(len(view), Kind.DRAFTS if self._plain and not plain else kind)
@@ -228,7 +228,7 @@ class _Run:
 
     def _end(self, seats: Ints) -> None:
         for seat in seats[self._position[seats] >= self._length[seats]].tolist():
-            self._active[seat] = self._plain = False
+            self._active[seat] = False
             self._ended += 1
             if self._counted[seat]:
                 self._tally.rates.append(

@@ -240,6 +240,11 @@ class StepOutput:
         """[W], in nats."""
         return self.reals[2]
 
+    @property
+    def logprobs(self) -> NDArray[np.float32]:
+        """[W], of the picked tokens."""
+        return self.reals[3]
+
 
 def settle_step(picks: Picks, table: SettleTable, out: Tensor) -> None:
     """Settles every block of the table by the step's picks and writes both to `out` for `StepOutput.read`.

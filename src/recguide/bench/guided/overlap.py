@@ -47,7 +47,7 @@ class Overlap:
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """Nothing is learned."""
 
-    def timed(self, view: View, plan: Plan, ms: float) -> None:
+    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
         """Nor is anything of times."""
 
     def _branches(self, view: View, row: int) -> list[tuple[int, int, int, int]]:

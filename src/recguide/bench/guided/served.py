@@ -142,16 +142,16 @@ class Noted:
         if self.served is not None:
             self.ms += 1e3 * (time.perf_counter() - began)
 
-    def timed(self, view: View, plan: Plan, ms: float) -> None:
+    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
         kind = kind_of(view, plan)
         plain, self._plain = self._plain, kind is Kind.PLAIN
-        # A request that has just come, with nothing verified before, is waited for as well.
-        kind = Kind.DRAFTS if self._plain and not (plain and view.previous.all()) else kind
+        # The first plain step behind others is waited for as well.
+        kind = Kind.DRAFTS if self._plain and not plain else kind
         if self.served is not None:
             read = view.prefix_tokens + int(view.prefix.sum())
             pairs = view.pairs + int((plan.query_tokens * view.prefix).sum())
             self.served.timed.append(Timed(kind, view.tokens + plan.all_tokens, read, pairs, ms))
-        self._policy.timed(view, plan, ms)
+        self._policy.timed(view, plan, ms, waited_ms)
 
 
 def serve(
