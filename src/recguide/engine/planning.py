@@ -91,14 +91,14 @@ class Planner:
         self._all_run = batching == "ragged"
         self._rows = rows
         self._most = most
-        self._foreseen: tuple[Planned, list[Request], list[int]] | None = None
+        self._foreseen: tuple[Planned, list[Request]] | None = None
 
     # --- a scheduler's planner ------------------------------------------------------------------------------
 
     def begin(self, decoding: Sequence[Request], prefill: Sequence[tuple[Request, int]], room: int) -> None:
         foreseen, self._foreseen = self._foreseen, None
         chosen, given = _chosen(decoding, prefill)
-        if foreseen is not None and not given.tokens and _came_true(*foreseen[1:], chosen):
+        if foreseen is not None and not given.tokens and _came_true(foreseen[1], chosen):
             self.planned = foreseen[0]
         else:
             self.planned = self._decide(chosen, given, room) if chosen else Planned()
@@ -126,14 +126,14 @@ class Planner:
         if not chosen:
             return True
         if self._goes_on(chosen):
-            self._foreseen = self.planned, chosen, [_next(request) for request in chosen]
+            self._foreseen = self.planned, chosen
             return True
         others = [_next(request) for request in requests if request.policy is None]
         given = _Given(len(others), sum(others), sum(others))
         for one in plan[len(requests) :]:
             given = given.and_(one.layout.query_tokens, one.request.cached)
         planned = self._decide(chosen, given, self._most, ahead=True)
-        self._foreseen = planned, chosen, [_next(request) for request in chosen]
+        self._foreseen = planned, chosen
         turns = planned.turns.values()
         return len(turns) == len(chosen) and all(turn.verified == 1 and not turn.branches for turn in turns)
 
@@ -328,12 +328,9 @@ def _next(request: Request) -> int:
     return max(request.cached + 1, request.prefill_end)
 
 
-def _came_true(requests: Sequence[Request], cached: Sequence[int], chosen: Sequence[Request]) -> bool:
-    """Whether these are the requests that were foreseen, a plain step later."""
-    return list(chosen) == list(requests) and all(
-        request.cached == length and request.draft is None
-        for request, length in zip(requests, cached, strict=True)
-    )
+def _came_true(foreseen: Sequence[Request], chosen: Sequence[Request]) -> bool:
+    """Whether these are the requests that were foreseen, and none of them has a draft in hand."""
+    return list(chosen) == list(foreseen) and all(request.draft is None for request in chosen)
 
 
 # --- what came of it ----------------------------------------------------------------------------------------

@@ -59,19 +59,27 @@ class History:
                 mismatch, or without the bonus after a full block; for an AR step its only one.
         """
         self._signals = None
-        self.previous, self.full = verified, verified > 1 and acceptance == verified
-        self.idle = self.idle + 1 if verified == 1 else 0
+        if verified == 1:
+            self._add_step(entropies)
+            return
+        self.previous, self.full, self.idle = verified, acceptance == verified, 0
         if entropies:
             few = entropies[:FIRST]
             self._first = (*self._first, sum(few) / len(few))[-ROUNDS:]
             self._every = (*self._every, sum(entropies) / len(entropies))[-ROUNDS:]
-        if verified > 1:
-            kept = MEMORY**acceptance
-            self._failures = self._failures * kept + (acceptance < verified)
-            self._exposure = self._exposure * kept + min(acceptance, verified - 1)
-        else:
-            self._failures *= MEMORY
-            self._exposure *= MEMORY
+        kept = MEMORY**acceptance
+        self._failures = self._failures * kept + (acceptance < verified)
+        self._exposure = self._exposure * kept + min(acceptance, verified - 1)
+
+    def _add_step(self, entropies: Sequence[float]) -> None:
+        """An AR step; there are many of them."""
+        self.previous, self.full = 1, False
+        self.idle += 1
+        if entropies:
+            self._first = (*self._first[1 - ROUNDS :], entropies[0])
+            self._every = (*self._every[1 - ROUNDS :], entropies[0])
+        self._failures *= MEMORY
+        self._exposure *= MEMORY
 
     @property
     def signals(self) -> tuple[float, float, float]:

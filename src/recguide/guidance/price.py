@@ -21,7 +21,7 @@ from recguide.guidance.step import solve
 from recguide.guidance.value import ValueTable
 from recguide.guidance.view import Branches, Outcome, Plan, View
 
-KEPT = 8
+KEPT = 16
 """Plain steps that one decision is good for."""
 
 
