@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -166,11 +167,11 @@ def _edited(raw: Field, logits: Tensor, rows: Sequence[PickRow], vocabulary: Voc
 
 def _check(peaks: Tensor, rows: Sequence[PickRow]) -> None:
     """Raises BadLogits for slots whose largest logit [W] is not finite."""
-    finite = peaks.isfinite()
-    if bool(finite.all()):
+    finite = list(map(isfinite, peaks.tolist()))
+    if all(finite):
         return
-    owners = torch.arange(len(rows)).repeat_interleave(torch.tensor([row.count for row in rows]))
-    raise BadLogits(owners[~finite.cpu()].unique().tolist())
+    owners = [index for index, row in enumerate(rows) for _ in range(row.count)]
+    raise BadLogits(sorted({owner for owner, fine in zip(owners, finite, strict=True) if not fine}))
 
 
 def _leading(field: Field, drafts: Tensor, peaks: Tensor, tokens: Tensor, vocabulary: Vocabulary) -> Leading:

@@ -28,8 +28,11 @@ class TorchOps:
 
     def gated(self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         both = self.project(normed, gate_up, delta, on)
-        half = both.shape[1] // 2  # slices are cheaper than a chunk
-        gate, up = both[:, :half], both[:, half:]
+        tokens, width = both.shape
+        half = width // 2
+        # The halves; a slice is this after some more calls, which cost a CPU twice as much.
+        gate = both.as_strided((tokens, half), (width, 1), 0)
+        up = both.as_strided((tokens, half), (width, 1), half)
         return F.silu(gate, inplace=True).mul_(up)
 
     def residual(
