@@ -43,9 +43,9 @@ class Wayward:
     def observe(self, view, plan, outcome):
         self.told.append((view, plan, outcome))
 
-    def timed(self, view, plan, ms, _waited_ms):
+    def timed(self, view, plan, ms, waited_ms):
         del view
-        self.took.append((plan, ms))
+        self.took.append((plan, ms, waited_ms))
 
     def _request(self, draft, remaining):
         """(block, verified, branches)"""

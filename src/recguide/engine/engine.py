@@ -274,7 +274,7 @@ class Engine:
             except (MemoryError, RuntimeError) as error:
                 self._give_up_largest(plan, error)
             else:
-                self._flown.launched(self._planner.planned)
+                self._flown.launched(self._planner.planned, self._flight.began)
                 return
 
     def _land(self, flight: Flight) -> list[Decision | None] | None:
@@ -332,7 +332,7 @@ class Engine:
         ready.inputs.set_tokens(tokens)
         flight = self.runner.go(ready)
         self._planner.adopt()
-        self._flown.launched(self._planner.planned)
+        self._flown.launched(self._planner.planned, flight.began)
         return flight
 
     def _advance(self, request: Request, decision: Decision, done: list[Advanced], flown: Landing) -> None:

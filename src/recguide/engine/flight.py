@@ -82,6 +82,8 @@ class Flight:
         plan: whose rows run, in the order of the rows.
         docket: who decides what.
         query_tokens, prefix_tokens: N and M, without padding.
+        began: seconds of `time.perf_counter` when the device got its first work; without a graph the last may
+            come much later.
         land: waits for the forward and returns what came of it.
         drop: waits for it where it runs already.
         steps: what it was made of if it is plain steps of which another may follow.
@@ -91,6 +93,7 @@ class Flight:
     docket: Docket
     query_tokens: int
     prefix_tokens: int
+    began: float
     land: Callable[[], Landed]
     drop: Callable[[], object]
     steps: Ready | None = None

@@ -35,8 +35,9 @@ class Flown:
         self._planned = Planned()
         self._since = self._before = perf_counter()
 
-    def launched(self, planned: Planned) -> None:
-        self._planned, self._since = planned, perf_counter()
+    def launched(self, planned: Planned, began: float) -> None:
+        """`began`: seconds of `time.perf_counter`."""
+        self._planned, self._since = planned, began
 
     def landed(self) -> None:
         """To be told before the next is launched."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -97,6 +98,7 @@ class Runner:
             docket_of(plan, None),
             flat.tokens,
             flat.prefix_tokens,
+            perf_counter(),
             lambda: Landed(self.forward(rows, tables), None),
             _nothing,
         )
@@ -130,7 +132,7 @@ class Runner:
 
     def go(self, ready: Ready) -> Flight:
         """Starts the forward. The one before must have landed."""
-        inputs, bucket = ready.inputs, ready.bucket
+        began, inputs, bucket = perf_counter(), ready.inputs, ready.bucket
         inputs.send()
         if self._replays is None or bucket is None:
             logits, output = self._run(inputs, inputs.batch_with(ready.flat))
@@ -144,6 +146,7 @@ class Runner:
             ready.docket,
             ready.flat.tokens,
             ready.flat.prefix_tokens,
+            began,
             lambda: Landed(logits, inputs.read(landing.wait())),
             landing.wait,
             ready if ready.steps else None,
