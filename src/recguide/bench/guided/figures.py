@@ -52,7 +52,7 @@ def frontier(rows: Sequence[Mapping[str, Any]], title: str, file: Path) -> None:
     ratios.minorticks_off()
     plane.grid(color=FAINT, linewidth=0.5)
     ratios.grid(color=FAINT, linewidth=0.5)
-    ratios.legend(frameon=False, fontsize=8)
+    _legend_beside(ratios)
     _finish(figure, title, file)
 
 
@@ -73,7 +73,8 @@ def block_mix(rows: Sequence[Mapping[str, Any]], title: str, file: Path) -> None
             axes.bar(names, heights, bottom=bottom, color=colour, width=0.7, label=f"B = {block}")
             bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
         axes.set(xlabel="requests C", ylabel="drafts begun, %", ylim=(0, 100), title=way)
-        axes.legend(frameon=False, fontsize=8, loc="lower left")
+        if way == ways[-1]:
+            _legend_beside(axes)
     _finish(figure, title, file)
 
 
@@ -106,13 +107,18 @@ def _style(way: str) -> dict[str, Any]:
     ours = way == "price"
     return {
         "color": COLOURS.get(way, "#bf8700"),
-        "label": way,
+        "label": "oracle, simulated" if way == "oracle" else way,
         "marker": "o",
         "markersize": 4 if ours else 3,
         "linewidth": 2.0 if ours else 1.1,
         "linestyle": ":" if way == "oracle" else "-",
         "zorder": 3 if ours else 2,
     }
+
+
+def _legend_beside(axes: Any) -> None:  # noqa: ANN401  matplotlib is imported when it is used
+    """To the right of a panel, where it covers nothing."""
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0)
 
 
 def _figure(width: float, height: float, panels: int) -> tuple[Any, Any]:
