@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.guidance.slow_step import SlowStep, rate_and_price
 from tests.guidance.worlds import clock, table, view
 
-from recguide.guidance.few import FEW, solve_few
+from recguide.guidance.few import solve_few
 from recguide.guidance.hull import SharedHulls, hulls
 from recguide.guidance.margins import MarginBins
 from recguide.guidance.market import MarketMaker
@@ -69,11 +69,10 @@ def test_a_step_is_as_good_as_that_of_loops_over_requests(seed, requests, name):
         assert slow.profit(plan) == pytest.approx(best, rel=1e-9, abs=1e-9)
 
 
-@given(
-    st.integers(0, 10_000), st.integers(1, FEW), st.sampled_from([*POLICIES]), st.sampled_from([5, 1 << 30])
-)
+@given(st.integers(0, 10_000), st.integers(1, 4), st.sampled_from([*POLICIES]), st.sampled_from([5, 1 << 30]))
 @settings(deadline=None, max_examples=100)
 def test_a_few_requests_get_the_plans_of_many(seed, requests, name, most):
+    """Of more requests some plans are worth exactly the same, and either may be taken."""
     random = np.random.default_rng(seed)
     left = random.choice([1, 2, 3, 9, 20, 33, 64, 65, 500], requests)
     policy, seen = POLICIES[name], replace(drawn(seed, requests), remaining=left, most=most)

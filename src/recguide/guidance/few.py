@@ -18,7 +18,7 @@ from recguide.guidance.market import Market
 from recguide.guidance.options import Options
 from recguide.guidance.view import Branches, Head, Plan, View
 
-FEW = 4
+FEW = 12
 """Requests up to which this is quicker."""
 
 Open = tuple[int, int, int]

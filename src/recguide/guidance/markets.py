@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from recguide.guidance.arrays import Ints
 from recguide.guidance.clock import Clock
-from recguide.guidance.few import FEW
 from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.menu import Menus
@@ -18,6 +17,8 @@ OTHER = 0.25
 _ALIKE = 0.01
 """Plain steps whose T differs by no more than that read as much."""
 _REMEMBERED = 256
+SELDOM_OTHERS = 4
+"""Requests up to which the same cells come together again and again."""
 
 _Few = tuple[tuple[int, ...], int, int, tuple[float, ...]]
 
@@ -46,16 +47,16 @@ class Markets:
         prepared, self._prepared = self._prepared, None
         if prepared is None or abs(_first(view) - prepared.tokens) > OTHER * prepared.tokens:
             return self._of(view, cell)
-        return (
-            self._known.get(self._few(view, cell), prepared.market) if len(view) <= FEW else prepared.market
-        )
+        if len(view) > SELDOM_OTHERS:
+            return prepared.market
+        return self._known.get(self._few(view, cell), prepared.market)
 
     def prepare(self, view: View, cell: Ints) -> None:
         """For the step after that of these requests."""
         self._prepared = _Prepared(self._of(view, cell), _first(view))
 
     def _of(self, view: View, cell: Ints) -> Market:
-        if len(view) > FEW:
+        if len(view) > SELDOM_OTHERS:
             return self._maker.made(view, cell)
         if self._menus is not self._maker.menus or len(self._known) >= _REMEMBERED:
             self._menus = self._maker.menus
