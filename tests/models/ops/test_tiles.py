@@ -48,6 +48,9 @@ def every_tile() -> set[tuple[Tile, tuple[str, ...]]]:
             made = (ruled, chosen, replace(chosen, warps=8)) if kind == "gated" else (ruled, chosen)
             found |= {(tile, flags) for tile in made for flags in VARIANTS[kind]}
             found.add((low_tile(inputs, tokens), ()))
+        merged = tile_for(kind, inputs, outputs, 2 * MOST_TOKENS, merged=True)
+        assert merged is not None
+        found |= {(merged, flags) for flags in VARIANTS[kind]}
     return found
 
 

@@ -23,9 +23,6 @@ from recguide.models.ops.torch_ops import head_logits
 SMALL_BYTES = 8 * 2**20
 """Below, reading a merged matrix beside the plain one costs less than another kernel for the delta."""
 
-MIXED = Tile(outputs=64, tokens=64, depth=64, stages=4)
-"""For more tokens than tiles were measured for, some of which take the merged matrix."""
-
 
 class FastOps:
     """`Ops` for half precision on a CUDA GPU of capability 9.0 or later."""
@@ -70,9 +67,9 @@ class FastOps:
 def _tile(kind: Kind, matrix: Tensor, x: Tensor, delta: Delta | None, on: Touched) -> Tile | None:
     """None for the library."""
     inputs, outputs = matrix.shape
-    tile = tile_for(kind, inputs, outputs // 2 if kind == "gated" else outputs, x.shape[0])
-    mixed = delta is not None and on is not None
-    return MIXED if tile is None and mixed and not _by_factors(matrix, delta, on) else tile
+    merged = delta is not None and on is not None and not _by_factors(matrix, delta, on)
+    outputs = outputs // 2 if kind == "gated" else outputs
+    return tile_for(kind, inputs, outputs, x.shape[0], merged=merged)
 
 
 def _by_factors(matrix: Tensor, delta: Delta | None, on: Touched) -> bool:

@@ -14,6 +14,9 @@ MOST_TOKENS = 128
 RESIDENT = 264
 """Programs that a large GPU holds at a time, two on each of its multiprocessors."""
 
+MERGED = Tile(outputs=64, tokens=64, depth=64, stages=4)
+"""Where the library would be chosen and some tokens take the merged matrix."""
+
 MEASURED: dict[tuple[Kind, int, int, int], Tile | None] = {
     ("gated", 5120, 16384, 128): Tile(128, 128, 64, 1, 4, 8),
     ("gated", 5120, 16384, 16): Tile(64, 16, 128, 1, 3, 4),
@@ -88,13 +91,18 @@ def bucket(tokens: int) -> int:
     return max(16, 1 << (tokens - 1).bit_length())
 
 
-def tile_for(kind: Kind, inputs: int, outputs: int, tokens: int) -> Tile | None:
-    """The tile of [tokens, inputs] · [inputs, outputs] (`outputs` of gates alone), None for the library's."""
-    if tokens > MOST_TOKENS:
-        return None
+def tile_for(kind: Kind, inputs: int, outputs: int, tokens: int, *, merged: bool = False) -> Tile | None:
+    """The tile of [tokens, inputs] · [inputs, outputs] (`outputs` of gates alone), None for the library's.
+
+    `merged`: some tokens take a second matrix, for which the library would need four kernels.
+    """
     width = bucket(tokens)
     key = (kind, inputs, outputs, width)
-    return MEASURED[key] if key in MEASURED else _by_rule(kind, inputs, outputs, width)
+    if tokens > MOST_TOKENS:
+        tile = None
+    else:
+        tile = MEASURED[key] if key in MEASURED else _by_rule(kind, inputs, outputs, width)
+    return MERGED if tile is None and merged else tile
 
 
 def low_tile(inputs: int, tokens: int) -> Tile:
