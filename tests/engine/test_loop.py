@@ -254,7 +254,7 @@ def test_a_recorded_forward_says_what_it_was():
 def counted(machine):
     """How often forwards were packed before they were known to come, and how often they then ran."""
     counts = {"ready": 0, "ahead": 0}
-    go_ahead = machine._go_ahead
+    go_ahead = machine._ahead.go
 
     def count_ready(ready):
         def counting(*args, **options):
@@ -270,7 +270,7 @@ def counted(machine):
 
     machine.runner.ready = count_ready(machine.runner.ready)
     machine.runner.ready_again = count_ready(machine.runner.ready_again)
-    machine._go_ahead = count_ahead
+    machine._ahead.go = count_ahead
     return counts
 
 

@@ -9,13 +9,17 @@ the input is the last one's with little changed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recguide.engine.flight import Flight, Ready
-from recguide.engine.scheduler import Scheduled
+from recguide.engine.flight import Flight, Landed, Ready
+from recguide.engine.planning import Planner, Rows
+from recguide.engine.request import Request
+from recguide.engine.runner import Runner
+from recguide.engine.scheduler import Scheduled, Scheduler
 from recguide.speculation import rows
 from recguide.speculation.step import StepOutput
 
@@ -23,6 +27,67 @@ Index = NDArray[np.intp]
 
 UNKNOWN = 0
 """Stands for a token in the layouts of a forward that was made ready before its tokens were known."""
+
+
+class RunAhead:
+    """Makes the next forward ready while one runs, and starts it if it came true.
+
+    Args: rows: lays a request out.
+    """
+
+    def __init__(self, runner: Runner, scheduler: Scheduler, rows: Rows) -> None:
+        self._runner, self._scheduler, self._rows = runner, scheduler, rows
+        self._ready: tuple[Ready, Index] | None = None
+        """What was made, and where in the forward that runs stand the picks that are its first tokens."""
+
+    def look(self, flight: Flight, planner: Planner) -> bool:
+        """Makes what follows a forward that runs; false if it takes more than its tokens to know that."""
+        self._ready = None
+        if self._runner.has_graphs:
+            self._ready = self._made(flight, planner)
+        return self._ready is not None
+
+    def go(self, landed: Landed) -> Flight | None:
+        """Starts what was made if there is a token for each of its steps."""
+        ahead = self._ready
+        self.forget()
+        if ahead is None or landed.output is None:
+            return None
+        ready, places = ahead
+        tokens = tokens_after(landed.output, places)
+        if tokens is None:
+            return None
+        ready.inputs.set_tokens(tokens)
+        return self._runner.go(ready)
+
+    def forget(self) -> None:
+        """Nobody waits for what was made; it has changed nothing."""
+        self._ready = None
+
+    def _made(self, flight: Flight, planner: Planner) -> tuple[Ready, Index] | None:
+        flying = [one.request for one in flight.plan if one.request.finish_reason is None]
+        newcomers = self._scheduler.newcomers(flying)
+        foreseen = None if newcomers is None else steps_after(flight, alone=not newcomers)
+        if newcomers is None or foreseen is None or not foreseen.plan:
+            return None
+        steps = len(foreseen.plan)
+        plan = [*foreseen.plan, *self._prompts(newcomers, steps)]
+        tokens = steps + sum([one.layout.query_tokens for one in plan[steps:]])
+        if tokens > self._runner.most_in_graph or not planner.foresee(plan):
+            return None
+        grown = self._scheduler.reserve(plan)
+        if grown is None:
+            return None
+        again = foreseen.again
+        ready = self._runner.ready_again(again, grown) if again else self._runner.ready(plan, steps=steps)
+        return ready, foreseen.places
+
+    def _prompts(self, newcomers: Sequence[Request], index: int) -> list[Scheduled]:
+        """Whole prompts of requests that nothing was planned for yet; `index` is the first one's place."""
+        return [
+            Scheduled(request, self._rows(request, at, request.prefill_end - request.cached, None))
+            for at, request in enumerate(newcomers, index)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

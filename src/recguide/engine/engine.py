@@ -19,7 +19,7 @@ from recguide.core import (
     SamplingParams,
 )
 from recguide.engine.admission import check_memory, check_request, choice_seed, fresh_seed
-from recguide.engine.ahead import Index, steps_after, tokens_after
+from recguide.engine.ahead import RunAhead
 from recguide.engine.commit import Advanced, advance, publish
 from recguide.engine.config import EngineConfig
 from recguide.engine.deadlines import Deadlines
@@ -31,7 +31,7 @@ from recguide.engine.errors import (
     deadline_passed,
     is_lack_of_memory,
 )
-from recguide.engine.flight import Flight, Forward, Landed, Ready
+from recguide.engine.flight import Flight, Forward
 from recguide.engine.flown import Flown, Landing
 from recguide.engine.judging import Judge
 from recguide.engine.observing import Observer, Watch
@@ -109,14 +109,13 @@ class Engine:
         self._departures = Departures()
         self.fault: EngineFault | None = None
         self._flight: Flight | None = None
-        self._ahead: tuple[Ready, Index] | None = None
-        """What was made ready, and whose picks of this forward are the tokens that it lacks."""
         identity = identity or Identity()
         self._policies = Policies(config, self.runner, identity)
         self._rows = partial(
             lay_out, mask=self.vocabulary.mask, diffusion_adapter=self._backbone.diffusion_adapter
         )
         self._planner = Planner(self._policies.named, config.batching, self._rows, config.max_batch_tokens)
+        self._ahead = RunAhead(self.runner, self._scheduler, self._rows)
         self._flown = Flown()
         self._tracer = (
             None
@@ -258,8 +257,7 @@ class Engine:
             self._publish(advanced, emitted)
         verdicts = {advanced.request: advanced.verdict for advanced in done}
         observe(flown.planned, verdicts, flown.step_ms, flown.waited_ms)
-        self._look_ahead()
-        if self._flight is not None and self._ahead is None:
+        if self._flight is not None and not self._ahead.look(self._flight, self._planner):
             self._planner.prepare()
         self._watch.tell(flight, done, flown.planned)
         if self._tracer is not None:
@@ -282,7 +280,10 @@ class Engine:
         try:
             landed = flight.land()
             self._flown.landed()
-            self._flight = self._go_ahead(landed)
+            self._flight = self._ahead.go(landed)
+            if self._flight is not None:
+                self._planner.adopt()
+                self._flown.launched(self._planner.planned, self._flight.began)
             return self._judge.decide(flight, landed)
         except (MemoryError, RuntimeError) as error:
             self._give_up_largest(flight.plan, error)
@@ -291,49 +292,10 @@ class Engine:
 
     def _drop(self) -> None:
         """Nobody waits for what is on its way."""
-        flight, self._flight, self._ahead = self._flight, None, None
+        flight, self._flight = self._flight, None
+        self._ahead.forget()
         if flight is not None:
             flight.drop()
-
-    def _look_ahead(self) -> None:
-        """Makes the next forward ready while this one runs, if only its tokens are unknown."""
-        if self._flight is None or not self.runner.has_graphs:
-            return
-        flight = self._flight
-        flying = [one.request for one in flight.plan if one.request.finish_reason is None]
-        newcomers = self._scheduler.newcomers(flying)
-        foreseen = None if newcomers is None else steps_after(flight, alone=not newcomers)
-        if newcomers is None or foreseen is None or not foreseen.plan:
-            return
-        steps, plan = len(foreseen.plan), [*foreseen.plan, *self._prompts(newcomers, len(foreseen.plan))]
-        if sum([one.layout.query_tokens for one in plan[steps:]], steps) > self.runner.most_in_graph:
-            return
-        grown = self._scheduler.reserve(plan) if self._planner.foresee(plan) else None
-        if grown is None:
-            return
-        again = foreseen.again
-        ready = self.runner.ready_again(again, grown) if again else self.runner.ready(plan, steps=steps)
-        self._ahead = ready, foreseen.places
-
-    def _prompts(self, newcomers: Sequence[Request], index: int) -> list[Scheduled]:
-        """Whole prompts of requests that nothing was planned for yet; `index` is the first one's place."""
-        return [
-            Scheduled(request, self._rows(request, at, request.prefill_end - request.cached, None))
-            for at, request in enumerate(newcomers, index)
-        ]
-
-    def _go_ahead(self, landed: Landed) -> Flight | None:
-        """Starts what was made ready if it came true."""
-        ahead, self._ahead = self._ahead, None
-        tokens = None if ahead is None or landed.output is None else tokens_after(landed.output, ahead[1])
-        if ahead is None or tokens is None:
-            return None
-        ready, _ = ahead
-        ready.inputs.set_tokens(tokens)
-        flight = self.runner.go(ready)
-        self._planner.adopt()
-        self._flown.launched(self._planner.planned, flight.began)
-        return flight
 
     def _advance(self, request: Request, decision: Decision, done: list[Advanced], flown: Landing) -> None:
         """What the next layout depends on."""
@@ -436,7 +398,8 @@ class Engine:
     def _break(self, error: Exception) -> EngineFault:
         """Fails every request, frees what they held and takes no more."""
         self.fault = fault = EngineFault(error)
-        self._flight = self._ahead = None
+        self._flight = None
+        self._ahead.forget()
         for request in self._scheduler.clear():
             request.error, request.finish_reason = fault, FinishReason.ABORT
         return fault
