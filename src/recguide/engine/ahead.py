@@ -49,16 +49,19 @@ class RunAhead:
 
     def go(self, landed: Landed) -> Flight | None:
         """Starts what was made if there is a token for each of its steps."""
-        ahead = self._ready
-        self.forget()
-        if ahead is None or landed.output is None:
+        if self._ready is None or landed.output is None:
             return None
-        ready, places = ahead
+        ready, places = self._ready
         tokens = tokens_after(landed.output, places)
         if tokens is None:
             return None
         ready.inputs.set_tokens(tokens)
         return self._runner.go(ready)
+
+    @property
+    def plan(self) -> Sequence[Scheduled]:
+        """What was made, until it is forgotten."""
+        return () if self._ready is None else self._ready[0].plan
 
     def forget(self) -> None:
         """Nobody waits for what was made; it has changed nothing."""
@@ -120,12 +123,14 @@ def steps_after(flight: Flight, *, alone: bool) -> Foreseen | None:
     places: list[int] = []
     for at, (scheduled, place) in enumerate(zip(flight.plan, flight.docket.places, strict=True)):
         request, layout = scheduled.request, scheduled.layout
+        one = place >= 0 and len(layout.rows) == len(layout.block) == 1 and layout.draft is None
+        if not one:
+            return None  # also if it has ended: picks and verdicts would not stand where requests do
         if request.finish_reason is not None:
             continue
-        one = place >= 0 and len(layout.rows) == len(layout.block) == 1 and layout.draft is None
         # What a method does next is laid out by its draft; a policy is asked.
         goes_on = request.policy is not None or not request.method.drafts
-        if not (one and goes_on) or request.params.stop:
+        if not goes_on or request.params.stop:
             return None
         if request.remaining > 1:
             prefix = request.cached + len(layout.rows[0].tokens)

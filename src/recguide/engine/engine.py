@@ -31,7 +31,7 @@ from recguide.engine.errors import (
     deadline_passed,
     is_lack_of_memory,
 )
-from recguide.engine.flight import Flight, Forward
+from recguide.engine.flight import Flight, Forward, Landed
 from recguide.engine.flown import Flown, Landing
 from recguide.engine.judging import Judge
 from recguide.engine.observing import Observer, Watch
@@ -280,15 +280,23 @@ class Engine:
         try:
             landed = flight.land()
             self._flown.landed()
-            self._flight = self._ahead.go(landed)
-            if self._flight is not None:
-                self._planner.adopt()
-                self._flown.launched(self._planner.planned, self._flight.began)
+            self._go_ahead(landed)
             return self._judge.decide(flight, landed)
         except (MemoryError, RuntimeError) as error:
             self._give_up_largest(flight.plan, error)
             self._drop()
             return None
+
+    def _go_ahead(self, landed: Landed) -> None:
+        """Starts what was made ready, if it came true and there is memory for it."""
+        try:
+            self._flight = self._ahead.go(landed)
+        except (MemoryError, RuntimeError) as error:
+            self._give_up_largest(self._ahead.plan, error)
+        self._ahead.forget()
+        if self._flight is not None:
+            self._planner.adopt()
+            self._flown.launched(self._planner.planned, self._flight.began)
 
     def _drop(self) -> None:
         """Nobody waits for what is on its way."""
@@ -367,12 +375,14 @@ class Engine:
             request.error = request.error or error
 
     def _give_up_largest(self, plan: Sequence[Scheduled], error: Exception) -> None:
-        """Fails the request that took most of a forward's memory; any error but a lack of memory goes on."""
+        """Fails the request that took most of a forward's memory, unless all of its requests have ended; any
+        error but a lack of memory goes on."""
         if not is_lack_of_memory(error):
             raise error
         mine = [one for one in plan if one.request.finish_reason is None]
-        largest = max(mine, key=lambda one: (one.layout.phase is Phase.PREFILL, one.layout.query_tokens))
-        self._fail(largest.request, OutOfMemory(largest.layout.query_tokens, error))
+        if mine:
+            largest = max(mine, key=lambda one: (one.layout.phase is Phase.PREFILL, one.layout.query_tokens))
+            self._fail(largest.request, OutOfMemory(largest.layout.query_tokens, error))
         self.runner.tidy()
 
     def _check_queue(self, arriving: int) -> None:

@@ -118,8 +118,10 @@ class Runner:
         docket = docket_of(plan, inputs.room.settle)
         sampling = [scheduled.request.sampling for scheduled in plan]
         inputs.fill(flat, tables, self.pool.page_size, sampling, docket.judged, self._recent)
-        inputs.count_down(steps)
-        return Ready(plan, docket, flat, bucket, inputs, steps == len(plan) and bucket is not None)
+        # Some may be left to the host: the room for stop tokens is not the same in all inputs.
+        settled = steps - docket.places[:steps].count(BY_HOST)
+        inputs.count_down(settled)
+        return Ready(plan, docket, flat, bucket, inputs, settled == len(plan) and bucket is not None)
 
     def ready_again(self, ready: Ready, grown: Iterable[int]) -> Ready:
         """Packs the plain steps that follow those of `ready`; `grown` are requests of it with new pages."""
