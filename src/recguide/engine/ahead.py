@@ -76,7 +76,8 @@ class RunAhead:
         steps = len(foreseen.plan)
         plan = [*foreseen.plan, *self._prompts(newcomers, steps)]
         tokens = steps + sum([one.layout.query_tokens for one in plan[steps:]])
-        if tokens > self._runner.most_in_graph or not planner.foresee(plan):
+        most = min(self._runner.most_in_graph, self._scheduler.max_batch_tokens)
+        if tokens > most or not planner.foresee(plan):
             return None
         grown = self._scheduler.reserve(plan)
         if grown is None:

@@ -68,6 +68,7 @@ class Scheduler:
         tree: where whole pages of committed tokens are shared; None shares nothing.
 
     Attributes:
+        max_batch_tokens: as given.
         preemptions: how often a request has lost its KV to an older one.
         queued_s: how long each waited that was admitted since this list was last taken.
     """
@@ -82,7 +83,7 @@ class Scheduler:
         self._pool = pool
         self._tree = tree
         self._max_running = max_running
-        self._max_batch_tokens = max_batch_tokens
+        self.max_batch_tokens = max_batch_tokens
         self._turns: list[Request] = []
         """Who decodes first in the next forward: those that the last one had no room for, then its own."""
         self._prefill_first = False
@@ -138,7 +139,7 @@ class Scheduler:
         decoding = self.running
         if prefilling:
             decoding = [request for request in self.running if request.cached >= request.prefill_end]
-        rest = self._max_batch_tokens
+        rest = self.max_batch_tokens
         if prefilling and self._prefill_first:
             decoding = []
         room = rest - _prefill_share(prefilling, rest)
