@@ -313,6 +313,19 @@ def test_plain_steps_of_a_policy_run_ahead():
     assert len(adopted) > 10
 
 
+def test_a_plan_that_goes_on_for_ever_forgets_those_that_have_ended():
+    machine = padded_engine(model("llama"), decode, policy="ar", max_running=4)
+    for prompt in PROMPTS:
+        machine.add(prompt, SamplingParams(max_tokens=90))
+    for number in range(20):
+        machine.add(PROMPTS[number % 3], SamplingParams(max_tokens=3))
+    most = 0
+    while machine.busy:
+        machine.step()
+        most = max(most, len(machine._planner.planned.turns))
+    assert most <= 4
+
+
 # --- what is asked for --------------------------------------------------------------------------------------
 
 

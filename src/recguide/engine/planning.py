@@ -125,8 +125,9 @@ class Planner:
         self._foreseen = None
         if not chosen:
             return True
-        if self._goes_on(chosen):
-            self._foreseen = self.planned, chosen
+        same = self._going_on(chosen)
+        if same is not None:
+            self._foreseen = same, chosen
             return True
         others = [_next(request) for request in requests if request.policy is None]
         given = _Given(len(others), sum(others), sum(others))
@@ -137,19 +138,21 @@ class Planner:
         turns = planned.turns.values()
         return len(turns) == len(chosen) and all(turn.verified == 1 and not turn.branches for turn in turns)
 
-    def _goes_on(self, chosen: Sequence[Request]) -> bool:
-        """Whether the plan by which these requests take plain steps holds for one more.
+    def _going_on(self, chosen: Sequence[Request]) -> Planned | None:
+        """The plan by which these requests take plain steps, if it holds for one more.
 
-        Those that have just begun go along with the others of their policies.
+        Those that have just begun go along with the others of their policies; those that have ended are left
+        behind.
         """
         decided, turns = self.planned.decided, self.planned.turns
         begun = [request for request in chosen if request not in turns]
         if begun and not {request.policy for request in begun} <= {request.policy for request in turns}:
-            return False
+            return None
         if not all(each.policy.again(len(each.requests)) for each in decided):
-            return False
-        turns.update(dict.fromkeys(begun, _STEP))
-        return True
+            return None
+        if not begun:
+            return self.planned
+        return replace(self.planned, turns={request: turns.get(request, _STEP) for request in chosen})
 
     def prepare(self) -> None:
         """Lets policies get ready for the step after the one that runs."""
