@@ -34,7 +34,7 @@ PER_TOKEN = (*FACTS, "tokens", "positions", "causal", "masked", "adapter_on", "k
 
 
 class PaddedForwards:
-    """Stands in for `Replays`: the same buckets and one buffer for all, and no graphs."""
+    """Stands in for `Replays`: the same buckets, a buffer of the device, two of the host, no graphs."""
 
     def __init__(self, runner, limits):
         self.buckets = Buckets(limits.tokens, adapter_uses(runner.backbone))
@@ -43,14 +43,20 @@ class PaddedForwards:
         self._room = lambda bucket: bucket_room(bucket, limits, runner._attention, runner.pool.page_size)
         size = self._room(self.buckets.largest_bucket).columns().size
         # Whatever lay there before, what is filled in must not leave any of it to be read.
-        self._host, self._device = (torch.randint(0, 255, (size,), dtype=torch.uint8) for _ in range(2))
+        *self._hosts, self._device = (torch.randint(0, 255, (size,), dtype=torch.uint8) for _ in range(3))
+        self._turn = 0
+        self._kept = {}
 
     def bucket(self, flat):
         return self.buckets.of(flat.tokens, flat.structure.use, flat.wanted)
 
     def inputs(self, bucket):
-        room = self._room(bucket)
-        self._inputs = RememberedInputs(room, room.columns(), self._host, self._device, bucket.use)
+        self._turn = 1 - self._turn
+        self._inputs = self._kept.get((bucket, self._turn))
+        if self._inputs is None:
+            room, host = self._room(bucket), self._hosts[self._turn]
+            self._inputs = RememberedInputs(room, room.columns(), host, self._device, bucket.use)
+            self._kept[bucket, self._turn] = self._inputs
         return self._inputs
 
     def forward(self, bucket):

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache
+from random import Random
+
 import pytest
+from tests.engine import test_equality
 from tests.engine.device import padded_engine
+from tests.engine.test_equality import model
 from tests.fake import EOS, FakeBackbone, Script, decode, encode, run
 
 from recguide.core import FinishReason, SamplingParams
+from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.errors import OutOfMemory
 from recguide.engine.rooms import Limits
 
 ANSWER = tuple(encode("the quick brown fox jumps over the lazy dog, and then it naps in the warm sun."))
 SCRIPTS = [Script((200 + at, *encode("Say it: ")), ANSWER[at:]) for at in range(4)]
+PAGES = (1, 2, 4, 8)
 SMALL = Limits(tokens=16, requests=8, length=256)
 
 
@@ -82,3 +89,136 @@ def test_a_newcomer_without_memory_costs_those_that_decode_nothing(stopping):
         assert request.error is None
         assert request.completion().token_ids == script.answer
     assert_idle(machine)
+
+
+def test_a_forward_without_memory_whose_requests_have_all_ended_costs_nobody_anything():
+    machine = padded_engine(FakeBackbone(*SCRIPTS), decode, method="ar")
+    capped, dropped = (
+        machine.add(script.prompt, SamplingParams(max_tokens=cap))[0]
+        for script, cap in zip(SCRIPTS, (3, 9), strict=False)
+    )
+    while len(capped.emitted) < 2:
+        machine.step()
+    machine.abort(dropped)
+
+    def go(_):
+        raise MemoryError
+
+    machine.runner.go = go
+    run(machine)
+    assert capped.error is None
+    assert capped.completion().token_ids == SCRIPTS[0].answer[:3]
+    assert_idle(machine)
+
+
+def test_newcomers_make_no_forward_larger_than_any_may_be():
+    machine = padded_engine(FakeBackbone(*SCRIPTS), decode, method="ar", max_batch_tokens=12)
+    requests = [machine.add(SCRIPTS[0].prompt, SamplingParams(max_tokens=30))[0]]
+    for _ in range(3):
+        machine.step()
+    requests += [machine.add(one.prompt, SamplingParams(max_tokens=30))[0] for one in SCRIPTS[1:]]
+    with machine.recording() as forwards:
+        run(machine)
+    assert max(forward.query_tokens for forward in forwards) <= 12
+    for request, script in zip(requests, SCRIPTS, strict=True):
+        assert request.completion().token_ids == script.answer[:30]
+
+
+# --- anything, in any order ---------------------------------------------------------------------------------
+
+
+@cache
+def alone(prompt, params):
+    """What each choice says when nothing else runs, and by plain decoding on the host."""
+    machine = Engine(model("llama"), test_equality.decode, EngineConfig())
+    requests = machine.add(prompt, SamplingParams(**dict(params), method="ar"))
+    run(machine)
+    return [request.completion() for request in requests]
+
+
+def any_params(random):
+    params = {"max_tokens": random.choice((1, 2, 3, 7, 15, 28, 28))}
+    if random.random() < 0.3:
+        params["stop_token_ids"] = tuple(random.sample(range(4, 32), random.choice((1, 2, 8))))
+    if random.random() < 0.3:
+        params |= {"temperature": 0.9, "seed": random.randrange(9)}
+    odd = ({"n": 3}, {"logprobs": 0}, {"logprobs": 2}, {"stop": ("ab", "q")}, {"prompt_logprobs": 0})
+    return params | random.choice((*({},) * 10, *odd))
+
+
+METHODS = (
+    *({"method": "ar"}, {"method": "recguide", "policy": "ar"}) * 4,
+    {"method": "recguide", "policy": "price"},
+    {"method": "linear", "block_size": 4},
+)
+
+
+class Scenario:
+    """Requests, most of them plain, that come, share pages, end and are aborted at any time."""
+
+    def __init__(self, seed):
+        self.random = random = Random(seed)
+        page = random.choice(PAGES)
+        self.machine = padded_engine(
+            model("llama"),
+            test_equality.decode,
+            limits=Limits(tokens=random.choice((16, 64, 1024)), requests=8, length=256, stops=3),
+            page_size=page,
+            kv_cache_tokens=random.choice((64, 72, 120)),
+            max_running=random.choice((2, 3, 4, 8)),
+            max_batch_tokens=random.choice((5, 24, 1024)),
+            batching=random.choice(("ragged", "bucketed", "padded")),
+        )
+        self.begins = [self._text(random.choice((1, page, 2 * page))) for _ in range(3)]
+        self.added = []
+        self.aborted = set()
+        self.machine.observer = lambda _: self._abort() if random.random() < 0.03 else None
+
+    def run(self, requests=10):
+        often = self.random.choice((0.1, 0.3, 0.7))
+        while requests or self.machine.busy:
+            while requests and self.random.random() < often:
+                requests -= 1
+                self._add()
+            self.machine.step()
+            if self.random.random() < 0.04:
+                self._abort()
+
+    def _text(self, length):
+        return tuple(self.random.randrange(4, 32) for _ in range(length))
+
+    def _add(self):
+        prompt = self.random.choice(self.begins) + self._text(self.random.choice((0, 1, 3, 8, 20)))
+        params = any_params(self.random)
+        method = self.random.choice(METHODS)
+        said = alone(prompt, tuple(params.items()))
+        self.added += zip(self.machine.add(prompt, SamplingParams(**params, **method)), said, strict=True)
+
+    def _abort(self):
+        alive = [request for request, _ in self.added if request.finish_reason is None]
+        if alive:
+            request = self.random.choice(alive)
+            self.aborted.add(request)
+            self.machine.abort(request)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_everybody_says_what_he_says_alone_and_no_page_is_lost(seed):
+    scenario = Scenario(seed)
+    with scenario.machine.recording() as forwards:
+        scenario.run()
+    assert_idle(scenario.machine)
+    counted = 0
+    for request, expected in scenario.added:
+        counted += request.stats.forwards + request.stats.prefill_forwards
+        assert request.error is None
+        if request in scenario.aborted:
+            assert tuple(request.emitted) == expected.token_ids[: len(request.emitted)]
+            continue
+        found = request.completion()
+        assert (found.token_ids, found.text) == (expected.token_ids, expected.text)
+        assert (found.finish_reason, found.stop_reason) == (expected.finish_reason, expected.stop_reason)
+        assert "".join(chunk.text for chunk in request.inbox) == found.text
+        if request.method.name == "ar":
+            assert found.stats.forwards == found.stats.query_tokens == len(found.token_ids) - 1
+    assert counted <= sum(forward.requests for forward in forwards)
