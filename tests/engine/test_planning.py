@@ -21,8 +21,10 @@ from tests.toy import toy_model
 from recguide.core import MAX_BLOCK, ParameterError, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.planning import BRANCHES, fitted
+from recguide.guidance.fixed import Fixed
 from recguide.guidance.view import Branches, Head, Plan
 from recguide.llm import LLM
+from recguide.speculation.rows import Phase
 
 ANSWER = tuple(encode("the quick brown fox jumps over the lazy dog, and then it naps in the warm sun. " * 3))
 
@@ -324,6 +326,26 @@ def test_a_plan_that_goes_on_for_ever_forgets_those_that_have_ended():
         machine.step()
         most = max(most, len(machine._planner.planned.turns))
     assert most <= 4
+
+
+def test_no_policy_is_told_the_time_of_a_step_in_which_newcomers_prefill():
+    told = []
+
+    class Timed(Fixed):
+        def timed(self, view, plan, ms, waited_ms):  # noqa: ARG002
+            told.append(view.tokens)
+
+    machine = padded_engine(model("llama"), decode)
+    machine.plan_by(Timed(1))
+    for prompt in PROMPTS:
+        machine.add(prompt, SamplingParams(max_tokens=24))
+    with machine.recording() as forwards:
+        while machine.busy:
+            machine.step()
+            if len(forwards) in (6, 12):
+                machine.add(PROMPTS[0], SamplingParams(max_tokens=1))
+    plain_steps = [forward for forward in forwards if Phase.PREFILL not in forward.phases]
+    assert told.count(0) == len(plain_steps) < len(forwards) - 2
 
 
 # --- what is asked for --------------------------------------------------------------------------------------

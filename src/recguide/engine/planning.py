@@ -351,11 +351,13 @@ def observe(
     """Tells policies what came of their plans, of those requests that ran as planned, and how long it took.
 
     Plain steps alone say nothing of drafts, and there are many of them. The time of a step that
-    policies share is nobody's.
+    policies share is nobody's, nor is one that newcomers have joined whom the policy did not see.
     """
-    if len(planned.decided) == 1 and len(planned.turns) == len(planned.decided[0].requests):
+    turns = planned.turns
+    if len(planned.decided) == 1 and len(turns) == len(planned.decided[0].requests):
         (decided,) = planned.decided
-        decided.policy.timed(decided.view, decided.plan, step_ms, waited_ms)
+        if decided.view.tokens or verdicts.keys() <= turns.keys():
+            decided.policy.timed(decided.view, decided.plan, step_ms, waited_ms)
     for decided in planned.decided:
         if not decided.view.draft.any() and not len(decided.plan.branches.request):
             continue
