@@ -124,6 +124,22 @@ def test_newcomers_make_no_forward_larger_than_any_may_be():
         assert request.completion().token_ids == script.answer[:30]
 
 
+def test_a_prompt_that_is_computed_again_is_shared_only_as_far_as_it_is():
+    script = Script((210, *range(65, 80)), ANSWER)
+    machine = padded_engine(FakeBackbone(script), decode, page_size=4, max_batch_tokens=4, method="ar")
+    request = machine.add(script.prompt, SamplingParams(max_tokens=20))[0]
+    while len(request.emitted) < 3:
+        machine.step()
+    machine._drop()
+    machine._scheduler._preempt(request)
+    machine._tree.evict(machine._tree.unused)
+    while request.cached < request.prefill_end:
+        machine.step()
+        assert 4 * len(machine._tree.find(script.prompt)) <= request.cached
+    run(machine)
+    assert request.completion().token_ids == ANSWER[:20]
+
+
 # --- anything, in any order ---------------------------------------------------------------------------------
 
 

@@ -124,8 +124,9 @@ class Scheduler:
         return everyone
 
     def share(self, request: Request) -> None:
-        """Lets others use the pages of a request's prompt, which is cached by now."""
-        request.table.share(request.prompt)
+        """Lets others use the pages of a request's prompt, as far as it is cached: after a preemption it may
+        be again in several chunks."""
+        request.table.share(request.prompt[: request.cached])
 
     def schedule(self, planner: Planner) -> list[Scheduled]:
         """The requests of the next forward: those that decode, then those that prefill.
