@@ -8,7 +8,8 @@ import numpy as np
 
 from recguide.core import MAX_BLOCK, ParameterError
 from recguide.guidance.arrays import Ints
-from recguide.guidance.view import Branches, Outcome, Plan, View
+from recguide.guidance.unlearning import Unlearning
+from recguide.guidance.view import Branches, Plan, View
 
 RECIPE = ((4, 32), (32, 16))
 """The official recipe: B = 32 for at most 4 requests, 16 for at most 32 …"""
@@ -17,7 +18,7 @@ RECIPE_REST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Unlearning):
     """Attributes: block: None follows the recipe; 1 is plain AR."""
 
     block: int | None = None
@@ -34,18 +35,9 @@ class Fixed:
         block = recipe(len(view)) if self.block is None else self.block
         return whole_blocks(view, np.full(len(view), block, np.int64), Branches.none())
 
-    def prepare(self, view: View) -> None:
-        """Nothing has to be."""
-
     def again(self, requests: int) -> bool:
         """What it plans depends on the load alone."""
         return (recipe(requests) if self.block is None else self.block) < 2
-
-    def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
-        """Nothing is learned."""
-
-    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
-        """Nor is anything of times."""
 
 
 def recipe(load: int) -> int:

@@ -16,13 +16,14 @@ from recguide.guidance.hull import hulls
 from recguide.guidance.market import base_of
 from recguide.guidance.sweep import Increments, best_profit, best_rate
 from recguide.guidance.traffic import WIDEST
-from recguide.guidance.view import Branches, Outcome, Plan, View
+from recguide.guidance.unlearning import Unlearning
+from recguide.guidance.view import Branches, Plan, View
 
 Reach = Callable[[], Ints]
 """[R] the acceptance that a draft of WIDEST slots begun now would have, for the requests of the step."""
 
 
-class Oracle:
+class Oracle(Unlearning):
     """Args: clock: the cost table's; blocks: that it may draft; None is whatever will be emitted."""
 
     def __init__(self, clock: Clock, blocks: Sequence[int] | None = None) -> None:
@@ -42,19 +43,6 @@ class Oracle:
         block = np.where(block > 1, np.minimum(block, view.remaining), 0)
         verified = np.where(block > 0, 0, np.where(begins, 1, np.minimum(view.draft, reach)))
         return Plan(block, verified, Branches.none())
-
-    def prepare(self, view: View) -> None:
-        """Nothing has to be ready."""
-
-    def again(self, requests: int) -> bool:
-        del requests
-        return False
-
-    def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
-        """It knows."""
-
-    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
-        """Its times are the table's."""
 
     def _blocks(self, view: View, reach: Ints) -> Ints:
         """[R] slots to draft, 1 for AR."""

@@ -11,14 +11,15 @@ from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.clock import Clock
 from recguide.guidance.fixed import recipe, whole_blocks
 from recguide.guidance.rho import choices, round_ms, table_rho
+from recguide.guidance.unlearning import Unlearning
 from recguide.guidance.value import UNKNOWN, ValueTable, strata
-from recguide.guidance.view import Branches, Head, Outcome, Plan, View
+from recguide.guidance.view import Branches, Head, Plan, View
 from recguide.speculation.methods.recguide import CORRECTIONS, DELTA
 
 BLOCKS = (8, 16, 32)
 
 
-class Paper:
+class Paper(Unlearning):
     """Eq. 2 and 3.
 
     Args:
@@ -57,19 +58,6 @@ class Paper:
         overlaps = self._overlap and len(view) == 1
         branches = overlap(view, block) if overlaps else Branches.none()
         return whole_blocks(view, block, branches)
-
-    def prepare(self, view: View) -> None:
-        """Nothing has to be ready."""
-
-    def again(self, requests: int) -> bool:
-        del requests
-        return False
-
-    def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
-        """Nothing is learned: the tables are offline."""
-
-    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
-        """Nor is anything of times."""
 
     def rho(self, load: int) -> float:
         if load not in self._rho:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from recguide.guidance.fixed import whole_blocks
-from recguide.guidance.view import Branches, Head, Outcome, Plan, View
+from recguide.guidance.unlearning import Unlearning
+from recguide.guidance.view import Branches, Head, Plan, View
 from recguide.speculation.methods.recguide import DELTA
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class Overlap(Unlearning):
     """A policy of one block size.
 
     Attributes:
@@ -36,19 +37,6 @@ class Overlap:
         ]
         branches = Branches(*np.array(found, np.int64).T) if found else Branches.none()
         return whole_blocks(view, np.full(len(view), self.block, np.int64), branches)
-
-    def prepare(self, view: View) -> None:
-        """Nothing has to be."""
-
-    def again(self, requests: int) -> bool:
-        del requests
-        return False
-
-    def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
-        """Nothing is learned."""
-
-    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
-        """Nor is anything of times."""
 
     def _branches(self, view: View, row: int) -> list[tuple[int, int, int, int]]:
         """(request, slot, head, block) of one request's draft in hand."""
