@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from recguide.models.kernels.multiply import RANK_STEP, Tile, stages_of
+from recguide.models.kernels.multiply import RANK_STEP, SEEN, Tile, stages_of
 from recguide.models.kernels.product import product
 
 SIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -33,8 +33,8 @@ def shared(tile: Tile, variant: dict[str, bool], precision: str) -> int:
         "LOW_SPLIT": 4,
         "RANKS": RANK_STEP,
         "STAGES": stages,
-        "DUAL_STAGES": stages_of(tile, 2 * blocks, size),
-        "BESIDE_STAGES": max(1, stages - 1),
+        "SEEN": SEEN,
+        "SECOND_STAGES": max(1, stages - 1),
         "PDL": True,
     }
     matrix = f"tensordesc<{precision}[{tile.outputs},{tile.depth}]>"
@@ -42,8 +42,7 @@ def shared(tile: Tile, variant: dict[str, bool], precision: str) -> int:
     arguments = {
         "x": f"tensordesc<{precision}[{tile.tokens},{tile.depth}]>",
         "matrix": matrix,
-        "merged": matrix if flags["DUAL"] else None,
-        "inner": matrix if flags["BESIDE"] else None,
+        "second": matrix if flags["DUAL"] or flags["BESIDE"] else None,
         "low": "*fp32" if flags["EXTRA"] or flags["BESIDE"] else None,
         "outer": outer if flags["EXTRA"] else None,
         "on": "*u8" if flags["EXTRA"] or flags["DUAL"] else None,

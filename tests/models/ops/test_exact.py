@@ -57,7 +57,7 @@ def test_a_tokens_bits_do_not_depend_on_its_company(others, dtype, seed, data):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_mixed_forwards_are_the_plain_and_the_merged_ones(dtype):
     make = Maker(dtype, DEVICE)
-    x, y, on = make.tensor(19, HIDDEN), make.tensor(19, INNER), make.tensor(19) > 0
+    x, y, on = make.tensor(19, HIDDEN), make.tensor(19, INNER), torch.arange(19, device=DEVICE) >= 7
     plain, merged, mixed = (results(make, x, y, use) for use in (False, None, on))
     for a, b, both in zip(plain, merged, mixed, strict=True):
         assert torch.equal(both, torch.where(on[:, None], b, a))

@@ -81,33 +81,41 @@ def test_touched_tokens_take_other_weights_or_more_and_the_rest_nothing(split, i
     if is_gated and split > 1:
         pytest.skip("gates are not split")
     make = Maker(dtype, DEVICE)
-    x, matrix, on = make.tensor(21, 96), make.matrix(96, 64), make.tensor(21) > 0
+    x, matrix, on = make.tensor(21, 96), make.matrix(96, 64), torch.arange(21, device=DEVICE) >= 7
     delta = make.delta(matrix, (16, 48))
     tile = replace(SMALL_TILE, split=split)
     low = multiply(x, delta.folded.inner, replace(tile, split=2))
     plain = multiply(x, matrix, tile, gated=is_gated)
-    merged = multiply(x, delta.folded.merged, tile, gated=is_gated)
     dual = multiply(x, matrix, tile, gated=is_gated, detour=Detour(on, merged=delta.folded.merged))
-    extra = multiply(x, matrix, tile, gated=is_gated, detour=Detour(on, low=low, outer=delta.folded.outer))
-    assert torch.equal(dual, torch.where(on[:, None], merged, plain))
-    off = (slice(None),) * (split > 1) + (~on,)
-    assert torch.equal(extra[off], plain[off])
-    sums = [y.sum(0) if split > 1 else y for y in (extra, dual)]
-    close(sums[0], sums[1].double(), dtype)
+    for some in (on, make.tensor(21) > 0):
+        extra = multiply(
+            x, matrix, tile, gated=is_gated, detour=Detour(some, low=low, outer=delta.folded.outer)
+        )
+        assert torch.equal(extra[..., ~some, :], plain[..., ~some, :])
+        both = some & on
+        sums = [y[..., both, :].sum(0) if split > 1 else y[both] for y in (extra, dual)]
+        close(sums[0], sums[1].double(), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_gated", [False, True])
-def test_blocks_of_neighbours_read_one_matrix(is_gated, dtype):
-    """The first block is touched, the second is not, and the last mixes them and ends early."""
+@pytest.mark.parametrize("tokens", [5, 48, 300])
+@pytest.mark.parametrize("split", [1, 3])
+def test_from_the_first_touched_token_on_all_take_other_weights(tokens, split, is_gated, dtype):
+    """Wherever that is, and whatever stands behind the touched ones: it is padding."""
+    if is_gated and split > 1:
+        pytest.skip("gates are not split")
     make = Maker(dtype, DEVICE)
-    token = torch.arange(37, device=DEVICE)
-    x, matrix, on = make.tensor(37, 96), make.matrix(96, 64), (token < 16) | (token == 33)
-    delta = make.delta(matrix, (64,))
-    plain = multiply(x, matrix, SMALL_TILE, gated=is_gated)
-    merged = multiply(x, delta.folded.merged, SMALL_TILE, gated=is_gated)
-    dual = multiply(x, matrix, SMALL_TILE, gated=is_gated, detour=Detour(on, merged=delta.folded.merged))
-    assert torch.equal(dual, torch.where(on[:, None], merged, plain))
+    token = torch.arange(tokens, device=DEVICE)
+    x, matrix = make.tensor(tokens, 96), make.matrix(96, 64)
+    other = make.delta(matrix, (64,)).folded.merged
+    tile = replace(SMALL_TILE, split=split)
+    plain = multiply(x, matrix, tile, gated=is_gated)
+    merged = multiply(x, other, tile, gated=is_gated)
+    for first in {0, 1, 3, 16 % tokens, tokens // 2, tokens - 1, tokens}:
+        on = (token >= first) & (token < max(first + 1, tokens - 2))
+        dual = multiply(x, matrix, tile, gated=is_gated, detour=Detour(on, merged=other))
+        assert torch.equal(dual, torch.where((token >= first)[:, None], merged, plain))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -151,7 +159,8 @@ def test_untouched_tokens_of_a_mixed_forward_are_those_of_a_plain_one(
     monkeypatch.setattr(fast, "SMALL_BYTES", small_bytes)
     make, ops = Maker(dtype, DEVICE), FastOps(EPS)
     matrix, norm = make.matrix(96, 64), make.tensor(64)
-    x, y, on = make.tensor(tokens, 64), make.tensor(tokens, 96), torch.arange(tokens, device=DEVICE) % 3 == 1
+    x, y = make.tensor(tokens, 64), make.tensor(tokens, 96)
+    on = torch.arange(tokens, device=DEVICE) >= tokens // 3
     delta = make.delta(matrix, (64,))
     plain = ops.residual(x, y, matrix, norm, None, None)
     mixed = ops.residual(x, y, matrix, norm, delta, on)
@@ -221,7 +230,7 @@ def test_a_layer_is_pytorchs(ops, tokens, use, small_bytes, monkeypatch):
     monkeypatch.setattr(fast, "SMALL_BYTES", small_bytes)
     dtype, hidden = DTYPES[0], 96
     make = Maker(dtype, DEVICE)
-    on = {"none": False, "mixed": torch.arange(tokens, device=DEVICE) % 3 == 1, "all": None}[use]
+    on = {"none": False, "mixed": torch.arange(tokens, device=DEVICE) >= tokens // 3, "all": None}[use]
     found = _layer(ops, make, tokens, on, hidden, 128)
     reference = TorchOps(hidden, EPS, dtype, torch.device(DEVICE))
     expected = _layer(reference, make, tokens, on, hidden, 128)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -35,8 +35,7 @@ SHAPES |= {("plain", 3072, 5120), ("summed", 9216, 3072), ("gated", 3072, 9216),
 def needed(tile: Tile, flags: tuple[str, ...], size: int) -> int:
     """Bytes of the loop that holds most; of several loops in branches one runs."""
     blocks = 1 + ("GATED" in flags)
-    loops = [blocks, 2 * blocks] if "DUAL" in flags else [blocks]
-    return max(stages_of(tile, n, size) * step_bytes(tile, n, size) for n in loops)
+    return stages_of(tile, blocks, size) * step_bytes(tile, blocks, size)
 
 
 def every_tile() -> set[tuple[Tile, tuple[str, ...]]]:
@@ -45,8 +44,7 @@ def every_tile() -> set[tuple[Tile, tuple[str, ...]]]:
         for tokens in range(1, MOST_TOKENS + 1):
             ruled = tiles._by_rule(kind, inputs, outputs, bucket(tokens))
             chosen = tile_for(kind, inputs, outputs, tokens) or ruled
-            made = (ruled, chosen, replace(chosen, warps=8)) if kind == "gated" else (ruled, chosen)
-            found |= {(tile, flags) for tile in made for flags in VARIANTS[kind]}
+            found |= {(tile, flags) for tile in (ruled, chosen) for flags in VARIANTS[kind]}
             found.add((low_tile(inputs, tokens), ()))
         merged = tile_for(kind, inputs, outputs, 2 * MOST_TOKENS, merged=True)
         assert merged is not None

@@ -23,6 +23,8 @@ MOST_RANKS = 128
 """Ranks that an outer product takes at a time."""
 RANK_STEP = 32
 """Ranks that it takes at a time within another product, where registers are few."""
+SEEN = 256
+"""Tokens that are looked at at a time for the first that is touched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,8 @@ class Tile:
 class Detour:
     """What a product does for the tokens `on` [N] bool alone.
 
-    Either they take `merged` [in, out] instead of its matrix, or they get Σ low [splits, N, R] · outer
-    [R, out] on top.
+    Either they get Σ low [splits, N, R] · outer [R, out] on top, or they take `merged` [in, out] instead of
+    its matrix: then they must be the last ones, and what follows the first of them is padding or one of them.
     """
 
     on: Tensor
@@ -151,15 +153,14 @@ def _launch(
     merged, outer = (None, None) if detour is None else (detour.merged, detour.outer)
     ranks = 0 if low is None else low.shape[-1]
     box = [tile.outputs, tile.depth]
-    blocks = triton.cdiv(tokens, tile.tokens)
+    blocks = triton.cdiv(tokens, tile.tokens) + (merged is not None)
     columns = triton.cdiv(outputs, tile.outputs) + (0 if inner is None else triton.cdiv(ranks, tile.outputs))
     stages = stages_of(tile, 1 + gated, x.element_size())
     launch: Any = cast("Any", product)[(blocks * columns * tile.split,)]
     launch(
         _by_rows(x, [tile.tokens, tile.depth]),
         _by_columns(matrix, box),
-        _by_columns(merged, box),
-        _by_columns(inner, box),
+        _by_columns(merged if inner is None else inner, box),
         low,
         _by_columns(outer, [tile.outputs, RANK_STEP]),
         None if detour is None else detour.on.view(torch.uint8),
@@ -178,9 +179,9 @@ def _launch(
         BESIDE=inner is not None,
         LOW_SPLIT=1 if outer is None or low is None else low.shape[0],
         RANKS=RANK_STEP,
+        SEEN=SEEN,
         STAGES=stages,
-        DUAL_STAGES=stages_of(tile, 2 * (1 + gated), x.element_size()),
-        BESIDE_STAGES=max(1, stages - 1),
+        SECOND_STAGES=max(1, stages - 1),
         num_warps=tile.warps,
         **dependent(x),
     )

@@ -9,7 +9,7 @@ all of its own programs run (programmatic dependent launch).
 """
 
 # Triton ships no types, and kernels are not Python that a type checker could follow.
-# pyright: basic, reportMissingImports=false, reportIndexIssue=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false, reportGeneralTypeIssues=false
 # ruff: noqa: ANN001, ANN201, ANN202, N803
 
 from __future__ import annotations
@@ -49,43 +49,22 @@ def _one(
 
 
 @triton.jit
-def _both(
-    x,
-    matrix,
-    merged,
-    first,
-    OUT,
-    first_token,
-    start,
-    stop,
-    BO: tl.constexpr,
-    TOK: tl.constexpr,
-    BK: tl.constexpr,
-    GATED: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """`_one` of two matrices at a time."""
-    acc = tl.zeros((BO, TOK), tl.float32)
-    acc_up = tl.zeros((BO, TOK), tl.float32)
-    acc_on = tl.zeros((BO, TOK), tl.float32)
-    acc_up_on = tl.zeros((BO, TOK), tl.float32)
-    for step in tl.range(start, stop, num_stages=STAGES):
-        at = step * BK
-        column = x.load([first_token, at]).T
-        acc = tl.dot(matrix.load([first, at]), column, acc, input_precision="ieee")
-        acc_on = tl.dot(merged.load([first, at]), column, acc_on, input_precision="ieee")
-        if GATED:
-            acc_up = tl.dot(matrix.load([OUT + first, at]), column, acc_up, input_precision="ieee")
-            acc_up_on = tl.dot(merged.load([OUT + first, at]), column, acc_up_on, input_precision="ieee")
-    return acc, acc_up, acc_on, acc_up_on
+def _untouched(on, tokens, SEEN: tl.constexpr):
+    """Tokens before the first that is `on` [tokens]."""
+    first = tokens
+    for at in tl.range(0, tokens, SEEN):
+        token = at + tl.arange(0, SEEN)
+        touched = tl.load(on + token, mask=token < tokens, other=0) != 0
+        first = tl.minimum(first, tl.min(tl.where(touched, token, tokens), 0))
+    return first
 
 
 @triton.jit
-def _store(y, acc, first, OUT, first_token, tokens, split, BO: tl.constexpr, TOK: tl.constexpr):
-    """acc [BO, TOK] into y [splits, tokens, OUT]."""
+def _store(y, acc, first, OUT, first_token, end, tokens, split, BO: tl.constexpr, TOK: tl.constexpr):
+    """acc [BO, TOK] into y [splits, tokens, OUT], tokens before `end`."""
     output = first + tl.arange(0, BO)
     token = first_token + tl.arange(0, TOK)
-    inside = (output[:, None] < OUT) & (token[None, :] < tokens)
+    inside = (output[:, None] < OUT) & (token[None, :] < end)
     place = (split * tokens + token).to(tl.int64)[None, :] * OUT + output[:, None]
     tl.store(y + place, acc.to(y.dtype.element_ty), mask=inside)
 
@@ -94,8 +73,7 @@ def _store(y, acc, first, OUT, first_token, tokens, split, BO: tl.constexpr, TOK
 def product(
     x,
     matrix,
-    merged,
-    inner,
+    second,
     low,
     outer,
     on,
@@ -114,63 +92,64 @@ def product(
     BESIDE: tl.constexpr,
     LOW_SPLIT: tl.constexpr,
     RANKS: tl.constexpr,
+    SEEN: tl.constexpr,
     STAGES: tl.constexpr,
-    DUAL_STAGES: tl.constexpr,
-    BESIDE_STAGES: tl.constexpr,
+    SECOND_STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """y [tokens, OUT], or its partial sums [splits, tokens, OUT], of x [tokens, K] · matrix [OUT, K].
 
-    x, matrix, merged, inner, outer are tensor descriptors.
+    x, matrix, second, outer are tensor descriptors.
 
     GATED: the matrix has 2·OUT rows, gates before ups; y = SiLU(gate) · up.
-    DUAL: tokens that are `on` [tokens] take `merged` instead of `matrix`.
-    EXTRA: those tokens get Σ low [LOW_SPLIT, tokens, R] · outer [OUT, R], RANKS at a
-    time (both halves when GATED).
-    BESIDE: further programs, the first ones, compute low [splits, tokens, R] = x · inner [R, K]; y is float32
-    like low, and there is no other variant.
+    DUAL: from the first token that is `on` [tokens], all take `second` instead of `matrix`.
+    EXTRA: tokens that are `on` get Σ low [LOW_SPLIT, tokens, R] · outer [OUT, R], RANKS at a time (both
+    halves when GATED).
+    BESIDE: further programs, the first ones, compute low [splits, tokens, R] = x · second [R, K]; y is
+    float32 like low, and there is no other variant.
     """
     pid = tl.program_id(0)
+    if PDL:
+        cuda.gdc_launch_dependents()
     blocks = tl.cdiv(tokens, TOK)
-    beside = 0
+    own, end, width = pid, tokens, OUT
+    by_second = False
     if BESIDE:
         beside = tl.cdiv(R, BO) * splits * blocks
-    own = tl.where(pid < beside, pid, pid - beside)
+        by_second = pid < beside
+        own = tl.where(by_second, pid, pid - beside)
+        width = tl.where(by_second, R, OUT)
+    if DUAL:
+        # No kernel that this one overlaps with writes what is read here.
+        untouched = _untouched(on, tokens, SEEN)
+        blocks += 1
     first_token = (own % blocks) * TOK
+    if DUAL:
+        # Where touched tokens begin, a block does: each reads one matrix.
+        before = tl.cdiv(untouched, TOK) * TOK
+        by_second = first_token >= before
+        end = tl.where(by_second, tokens, untouched)
+        first_token = tl.where(by_second, first_token - before + untouched, first_token)
     split = (own // blocks) % splits
     first = (own // blocks // splits) * BO
     steps = tl.cdiv(K, BK)
     start = split * steps // splits
     stop = (split + 1) * steps // splits
     if PDL:
-        cuda.gdc_launch_dependents()
         cuda.gdc_wait()
-    if DUAL:
-        token = first_token + tl.arange(0, TOK)
-        touched = tl.load(on + token, mask=token < tokens, other=0) != 0
-        untouched = tl.load(on + token, mask=token < tokens, other=1) == 0
-        # Touched tokens are neighbours: most blocks of a large batch read one matrix only.
-        if tl.max(touched.to(tl.int32), 0) == 0:
-            acc, acc_up = _one(x, matrix, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, STAGES)
-        elif tl.max(untouched.to(tl.int32), 0) == 0:
-            acc, acc_up = _one(x, merged, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, STAGES)
-        else:
-            acc, acc_up, acc_on, acc_up_on = _both(
-                x, matrix, merged, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, DUAL_STAGES
-            )
-            acc = tl.where(touched[None, :], acc_on, acc)
-            acc_up = tl.where(touched[None, :], acc_up_on, acc_up)
-    elif BESIDE:
+    if DUAL or BESIDE:
+        if DUAL:
+            stop = tl.where(first_token < end, stop, start)
         # With as many stages these branches would be alike, and the compiler would make one of them that
         # holds the memory of both.
-        if pid < beside:
+        if by_second:
             acc, acc_up = _one(
-                x, inner, first, R, first_token, start, stop, BO, TOK, BK, False, BESIDE_STAGES
+                x, second, first, width, first_token, start, stop, BO, TOK, BK, GATED, SECOND_STAGES
             )
         else:
-            acc, acc_up = _one(x, matrix, first, OUT, first_token, start, stop, BO, TOK, BK, False, STAGES)
+            acc, acc_up = _one(x, matrix, first, width, first_token, start, stop, BO, TOK, BK, GATED, STAGES)
     else:
-        acc, acc_up = _one(x, matrix, first, OUT, first_token, start, stop, BO, TOK, BK, GATED, STAGES)
+        acc, acc_up = _one(x, matrix, first, width, first_token, start, stop, BO, TOK, BK, GATED, STAGES)
     if EXTRA and split == splits - 1:
         # One step at a time: those before left no memory for more.
         for step in tl.range(tl.cdiv(R, RANKS), num_stages=1):
@@ -185,8 +164,6 @@ def product(
     if GATED:
         acc = acc * tl.sigmoid(acc) * acc_up
     if BESIDE:
-        is_low = pid < beside
-        width = tl.where(is_low, R, OUT)
-        _store(tl.where(is_low, low, y), acc, first, width, first_token, tokens, split, BO, TOK)
+        _store(tl.where(by_second, low, y), acc, first, width, first_token, end, tokens, split, BO, TOK)
     else:
-        _store(y, acc, first, OUT, first_token, tokens, split, BO, TOK)
+        _store(y, acc, first, width, first_token, end, tokens, split, BO, TOK)

@@ -7,8 +7,6 @@ adapter touches some stay with our own where a matrix is small: the library woul
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -17,7 +15,7 @@ from recguide.models.kernels import launch
 from recguide.models.kernels.multiply import Detour, Tile, multiply, multiply_beside, outer_product
 from recguide.models.ops import Touched
 from recguide.models.ops.detours import by_weights, folded, mask
-from recguide.models.ops.tiles import MOST_TOKENS, Kind, low_tile, tile_for
+from recguide.models.ops.tiles import Kind, low_tile, tile_for
 from recguide.models.ops.torch_ops import head_logits
 
 SMALL_BYTES = 8 * 2**20
@@ -44,8 +42,6 @@ class FastOps:
         if tile is None:
             return launch.silu_gate(_by_library(normed, gate_up, delta, on))
         gate_up, detour = _detour(normed, gate_up, delta, on)
-        if detour is not None and detour.merged is not None and tile.tokens == MOST_TOKENS:
-            tile = replace(tile, warps=8)  # four sums of that width are too many for the registers of four
         return multiply(normed, gate_up, tile, detour=detour, gated=True)
 
     def residual(
