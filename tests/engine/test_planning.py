@@ -21,7 +21,8 @@ from tests.toy import toy_model
 from recguide.core import MAX_BLOCK, ParameterError, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.planning import BRANCHES, fitted
-from recguide.guidance.fixed import Fixed
+from recguide.guidance.fixed import Fixed, whole_blocks
+from recguide.guidance.unlearning import Unlearning
 from recguide.guidance.view import Branches, Head, Plan
 from recguide.llm import LLM
 from recguide.speculation.rows import Phase
@@ -346,6 +347,47 @@ def test_no_policy_is_told_the_time_of_a_step_in_which_newcomers_prefill():
                 machine.add(PROMPTS[0], SamplingParams(max_tokens=1))
     plain_steps = [forward for forward in forwards if Phase.PREFILL not in forward.phases]
     assert told.count(0) == len(plain_steps) < len(forwards) - 2
+
+
+class Probing(Unlearning):
+    """Plain steps, and now and then a draft of the first request.
+
+    `seen` are tokens of views that nobody chooses, `begun` drafts.
+    """
+
+    name = "probing"
+
+    def __init__(self, every):
+        self.every, self.seen, self.begun = every, [], 0
+
+    def decide(self, view):
+        self.seen.append(view.tokens)
+        plan = whole_blocks(view, np.ones(len(view), np.int64), Branches.none())
+        if len(self.seen) % self.every == 0 and not view.draft.any() and view.remaining[0] > 4:
+            plan.block[0], plan.verified[0] = 4, 0
+            self.begun += 1
+        return plan
+
+    def again(self, requests):
+        del requests
+        return False
+
+
+@pytest.mark.parametrize("every", [2, 3, 5])
+def test_a_draft_is_begun_as_planned_whoever_joins(every):
+    """What was planned while a forward ran holds beside the prompts of newcomers."""
+    policy = Probing(every)
+    machine = padded_engine(model("llama"), decode, max_running=3)
+    machine.plan_by(policy)
+    machine.add(PROMPTS[0], SamplingParams(max_tokens=120, ignore_eos=True))
+    with machine.recording() as forwards:
+        while machine.busy:
+            if len(machine._scheduler.running) + len(machine._scheduler.waiting) == 1 and len(forwards) < 60:
+                machine.add(PROMPTS[1], SamplingParams(max_tokens=2))
+            machine.step()
+    drafted = sum(forward.phases[Phase.DRAFT] for forward in forwards)
+    assert drafted == policy.begun > 3
+    assert 0 < max(policy.seen) <= sum(map(len, PROMPTS[:2]))
 
 
 # --- what is asked for --------------------------------------------------------------------------------------

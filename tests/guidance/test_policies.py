@@ -17,9 +17,10 @@ from recguide.guidance.market import MarketMaker, token_of
 from recguide.guidance.markets import Markets
 from recguide.guidance.paper import Paper, overlap
 from recguide.guidance.policy import policy_named
-from recguide.guidance.price import KEPT, Price
+from recguide.guidance.price import Price
 from recguide.guidance.probes import PROBE_AFTER, PROBE_SHARE
 from recguide.guidance.rho import best_rho, choices, round_ms, table_rho
+from recguide.guidance.standing import KEPT, MOST_KEPT
 from recguide.guidance.value import prior
 from recguide.guidance.view import Branches, Outcome, Plan, View
 from recguide.speculation.methods.recguide import branches as paper_branches
@@ -181,18 +182,29 @@ def test_idle_requests_probe_and_hardly_cost_anything(requests):
     assert not fresh.block.any()
 
 
-def test_plain_steps_go_on_unasked_for_a_while_and_until_a_probe_is_due():
+def test_plain_steps_go_on_unasked_and_longer_each_time_until_a_probe_is_due():
     policy = Price(table(0.9), clock(fixed=0.1, each=0.05))
 
-    def kept():
-        policy.decide(view(1, previous=1))
-        return sum(policy.again(1) for _ in range(2 * KEPT))
+    def stands(requests=1, **facts):
+        policy.decide(view(requests, previous=1, **facts))
+        return sum(policy.again(requests) for _ in range(2 * MOST_KEPT))
 
-    steps = [kept() for _ in range(120)]
-    assert steps[0] == KEPT
-    assert steps[-1] == 0
-    assert policy.decide(view(1, previous=1, idle=PROBE_AFTER + np.zeros(1, np.int64))).block[0]
-    assert kept() == KEPT
+    steps = [stands() for _ in range(30)]
+    assert steps[:3] == [KEPT, 2 * KEPT, 4 * KEPT]
+    assert max(steps) == MOST_KEPT
+    assert 1 + KEPT > min(steps) > 0  # when one is due, and when nobody may
+    idle = PROBE_AFTER + np.zeros(1, np.int64)
+    assert policy.decide(view(1, previous=1, idle=idle)).block[0]
+    assert stands() == KEPT
+
+
+def test_plain_steps_of_many_more_or_fewer_are_planned_anew():
+    policy = Price(table(0.9), clock(fixed=0.1, each=0.05))
+    policy.decide(view(8, previous=1))
+    assert policy.again(8)
+    assert policy.again(10)
+    assert not policy.again(11)
+    assert not policy.again(5)
 
 
 def test_a_market_is_prepared_for_one_step_of_like_requests():

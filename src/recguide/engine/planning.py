@@ -24,7 +24,7 @@ from recguide.speculation.rows import BranchKind, Layout, Phase
 BRANCHES = 16
 """Of a request in a forward at most: that is what the device has room for."""
 
-_PREFILLS = Phase.PREFILL
+_PREFILLS, _VERIFIES = Phase.PREFILL, Phase.VERIFY
 """Looked up once: an enumeration answers slowly."""
 
 Rows = Callable[[Request, int, int, Turn | None], Layout]
@@ -71,6 +71,18 @@ class Planned:
     rate: float = 0.0
 
 
+class _Foreseen(NamedTuple):
+    """What was planned for these requests before the outcome of a forward was known."""
+
+    planned: Planned
+    requests: list[Request]
+
+    def came_true(self, decoding: Sequence[Request]) -> bool:
+        """Whether they decode, and none of them has a draft in hand; whoever prefills beside them."""
+        chosen = [request for request in decoding if request.policy is not None]
+        return chosen == self.requests and all(request.draft is None for request in chosen)
+
+
 class Planner:
     """A scheduler's planner.
 
@@ -91,16 +103,16 @@ class Planner:
         self._all_run = batching == "ragged"
         self._rows = rows
         self._most = most
-        self._foreseen: tuple[Planned, list[Request]] | None = None
+        self._foreseen: _Foreseen | None = None
 
     # --- a scheduler's planner ------------------------------------------------------------------------------
 
     def begin(self, decoding: Sequence[Request], prefill: Sequence[tuple[Request, int]], room: int) -> None:
         foreseen, self._foreseen = self._foreseen, None
-        chosen, given = _chosen(decoding, prefill)
-        if foreseen is not None and not given.tokens and _came_true(foreseen[1], chosen):
-            self.planned = foreseen[0]
+        if foreseen is not None and foreseen.came_true(decoding):
+            chosen, self.planned = foreseen.requests, foreseen.planned
         else:
+            chosen, given = _chosen(decoding, prefill)
             self.planned = self._decide(chosen, given, room) if chosen else Planned()
         for request in chosen:
             request.waited = 0 if request in self.planned.turns else request.waited + 1
@@ -127,14 +139,14 @@ class Planner:
             return True
         same = self._going_on(chosen)
         if same is not None:
-            self._foreseen = same, chosen
+            self._foreseen = _Foreseen(same, chosen)
             return True
         others = [_next(request) for request in requests if request.policy is None]
         given = _Given(len(others), sum(others), sum(others))
         for one in plan[len(requests) :]:
             given = given.and_(one.layout.query_tokens, one.request.cached)
         planned = self._decide(chosen, given, self._most, ahead=True)
-        self._foreseen = planned, chosen
+        self._foreseen = _Foreseen(planned, chosen)
         turns = planned.turns.values()
         return len(turns) == len(chosen) and all(turn.verified == 1 and not turn.branches for turn in turns)
 
@@ -161,7 +173,7 @@ class Planner:
 
     def adopt(self) -> None:
         """What was foreseen runs."""
-        self.planned = Planned() if self._foreseen is None else self._foreseen[0]
+        self.planned = Planned() if self._foreseen is None else self._foreseen.planned
         self._foreseen = None
 
     # --- deciding -------------------------------------------------------------------------------------------
@@ -331,17 +343,12 @@ def _next(request: Request) -> int:
     return max(request.cached + 1, request.prefill_end)
 
 
-def _came_true(foreseen: Sequence[Request], chosen: Sequence[Request]) -> bool:
-    """Whether these are the requests that were foreseen, and none of them has a draft in hand."""
-    return list(chosen) == list(foreseen) and all(request.draft is None for request in chosen)
-
-
 # --- what came of it ----------------------------------------------------------------------------------------
 
 
 def remember(history: History, verdict: Verdict) -> None:
     """Tells a request's history of a verified round."""
-    if verdict.layout.phase is Phase.VERIFY:
+    if verdict.layout.phase is _VERIFIES:
         history.add(len(verdict.layout.block), verdict.acceptance, verdict.entropies)
 
 

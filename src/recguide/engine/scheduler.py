@@ -333,7 +333,7 @@ def _chunks(prefilling: Sequence[Request], tokens: int) -> Iterator[tuple[Reques
             break
         given.append((request, min(need[request], rest)))
         rest -= given[-1][1]
-    yield oldest, tokens - sum(count for _, count in given)
+    yield oldest, min(need[oldest], tokens - sum([count for _, count in given]))
     yield from given
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import log
 
 from recguide.core import ParameterError
@@ -30,24 +30,47 @@ def signal_named(name: str) -> int:
     return SIGNALS.index(name)
 
 
-@dataclass(slots=True)
 class History:
     """One request's; whoever decodes the request keeps it and tells it of every verified round.
 
+    AR steps are many, so they are only counted; what they mean is found out when someone asks.
+
     Attributes:
-        previous: slots of the block verified last, 1 after an AR step, 0 before the first round.
-        full: whether that block passed whole.
         idle: AR steps since a draft was verified.
     """
 
-    previous: int = 0
-    full: bool = False
-    idle: int = 0
-    _first: tuple[float, ...] = ()
-    _every: tuple[float, ...] = ()
-    _failures: float = 0.0
-    _exposure: float = 0.0
-    _signals: tuple[float, float, float] | None = None
+    __slots__ = (
+        "_every",
+        "_exposure",
+        "_failures",
+        "_first",
+        "_full",
+        "_known",
+        "_steps",
+        "_verified",
+        "idle",
+    )
+
+    def __init__(self) -> None:
+        self.idle = 0
+        self._verified, self._full = 0, False
+        self._first: tuple[float, ...] = ()
+        self._every: tuple[float, ...] = ()
+        self._steps: deque[float] = deque(maxlen=ROUNDS)
+        """Entropies of the last of the AR steps."""
+        self._failures = self._exposure = 0.0
+        self._known: tuple[int, tuple[float, float, float]] | None = None
+        """The signals, and what `idle` was."""
+
+    @property
+    def previous(self) -> int:
+        """Slots of the block verified last, 1 after an AR step, 0 before the first round."""
+        return 1 if self.idle else self._verified
+
+    @property
+    def full(self) -> bool:
+        """Whether that block passed whole."""
+        return self._full and not self.idle
 
     def add(self, verified: int, acceptance: int, entropies: Sequence[float]) -> None:
         """A round ended.
@@ -58,37 +81,35 @@ class History:
             entropies: the verifier's, in nats, at its causally valid decisions: up to and with the first
                 mismatch, or without the bonus after a full block; for an AR step its only one.
         """
-        self._signals = None
         if verified == 1:
-            self._add_step(entropies)
+            self.idle += 1
+            self._steps.extend(entropies)
             return
-        self.previous, self.full, self.idle = verified, acceptance == verified, 0
-        if entropies:
-            few = entropies[:FIRST]
-            self._first = (*self._first, sum(few) / len(few))[-ROUNDS:]
-            self._every = (*self._every, sum(entropies) / len(entropies))[-ROUNDS:]
-        kept = MEMORY**acceptance
+        few = [_mean(entropies[:FIRST])] if entropies else []
+        every = [_mean(entropies)] if entropies else []
+        self._first = (*self._first, *self._steps, *few)[-ROUNDS:]
+        self._every = (*self._every, *self._steps, *every)[-ROUNDS:]
+        kept = MEMORY ** (self.idle + acceptance)
         self._failures = self._failures * kept + (acceptance < verified)
         self._exposure = self._exposure * kept + min(acceptance, verified - 1)
-
-    def _add_step(self, entropies: Sequence[float]) -> None:
-        """An AR step; there are many of them."""
-        self.previous, self.full = 1, False
-        self.idle += 1
-        if entropies:
-            self._first = (*self._first[1 - ROUNDS :], entropies[0])
-            self._every = (*self._every[1 - ROUNDS :], entropies[0])
-        self._failures *= MEMORY
-        self._exposure *= MEMORY
+        self._verified, self._full, self.idle = verified, acceptance == verified, 0
+        self._steps.clear()
+        self._known = None
 
     @property
     def signals(self) -> tuple[float, float, float]:
         """In the order of SIGNALS; NaN where nothing is known yet."""
-        if self._signals is None:
-            record = -log((self._failures + FAILURES) / (self._exposure + EXPOSURE))
-            self._signals = _certainty(self._first), _certainty(self._every), record
-        return self._signals
+        if self._known is None or self._known[0] != self.idle:
+            kept = MEMORY**self.idle
+            record = -log((self._failures * kept + FAILURES) / (self._exposure * kept + EXPOSURE))
+            first, every = ((*rounds, *self._steps)[-ROUNDS:] for rounds in (self._first, self._every))
+            self._known = self.idle, (_certainty(first), _certainty(every), record)
+        return self._known[1]
+
+
+def _mean(entropies: Sequence[float]) -> float:
+    return sum(entropies) / len(entropies)
 
 
 def _certainty(entropies: tuple[float, ...]) -> float:
-    return -sum(entropies) / len(entropies) if entropies else float("nan")
+    return -_mean(entropies) if entropies else float("nan")

@@ -17,12 +17,10 @@ from recguide.guidance.host import HostClock, Kind, kind_of
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.markets import Markets
 from recguide.guidance.probes import Probes
+from recguide.guidance.standing import Standing
 from recguide.guidance.step import solve
 from recguide.guidance.value import ValueTable
-from recguide.guidance.view import Branches, Outcome, Plan, View
-
-KEPT = 16
-"""Plain steps that one decision is good for."""
+from recguide.guidance.view import Branches, Outcome, Plan, View, stays_plain
 
 
 class Price:
@@ -33,15 +31,20 @@ class Price:
         self._host = HostClock(in_ms=clock.in_ms)
         self._markets = Markets(MarketMaker(self._beliefs, clock, self._host), clock, self._host)
         self._probes = Probes(clock, self._host)
-        self._kept = 0
+        self._standing = Standing()
+        self._timing: tuple[Plan, Kind, float] | None = None
+        """The plan that was timed last, and what the table says of it."""
 
     @property
     def name(self) -> str:
         return "price"
 
     def decide(self, view: View) -> Plan:
-        self._kept = 0
-        return self._probes.among(view, self._solved(view))
+        stood, requests = self._standing, len(view)
+        self._probes.save(requests, stood.requests * stood.taken)
+        plan = self._probes.among(view, self._solved(view))
+        stood.begin(requests, plain=stays_plain(view, plan), due=self._probes.steps_left(requests))
+        return plan
 
     def _solved(self, view: View) -> Plan:
         beliefs, clock = self._beliefs, self._clock
@@ -50,7 +53,7 @@ class Price:
         drafted = bool(view.draft.any())
         if market.plain and not drafted:
             return _plain(view, market)
-        detour = 0.0 if drafted or view.tokens else self._host.detour_ms(len(view))
+        detour = 0.0 if drafted else self._host.detour_ms(len(view))
         if len(view) <= FEW:
             fork = self._host.fork_ms(len(view)) if drafted else 0.0
             return solve_few(view, cell.tolist(), beliefs, market, clock, detour, fork)
@@ -60,12 +63,7 @@ class Price:
         self._markets.prepare(view, self._beliefs.cell(view))
 
     def again(self, requests: int) -> bool:
-        """Until a probe is due, but no more than KEPT times."""
-        if self._kept >= KEPT or self._probes.due(requests):
-            return False
-        self._kept += 1
-        self._probes.save(requests, requests)
-        return True
+        return self._standing.again(requests)
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         self._beliefs.observe(view, plan, outcome)
@@ -74,9 +72,10 @@ class Price:
     def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
         if view.tokens:
             return  # what a prefill takes beside its forward is its own
-        pairs = float((plan.query_tokens * view.prefix).sum()) if self._clock.pair_ms else 0.0
-        forward = self._clock.of_view(view, plan.all_tokens, pairs)
-        kind = kind_of(view, plan)
+        if self._timing is None or self._timing[0] is not plan:
+            pairs = float((plan.query_tokens * view.prefix).sum()) if self._clock.pair_ms else 0.0
+            self._timing = plan, kind_of(view, plan), self._clock.of_view(view, plan.all_tokens, pairs)
+        _, kind, forward = self._timing
         self._host.add(len(view), forward, ms, waited_ms, kind)
         if kind is Kind.PLAIN:  # of which nothing is observed
             self._beliefs.refresh()

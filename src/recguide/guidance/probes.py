@@ -13,7 +13,7 @@ import numpy as np
 
 from recguide.guidance.clock import Clock
 from recguide.guidance.host import HostClock, Kind
-from recguide.guidance.view import Plan, View, is_plain
+from recguide.guidance.view import Plan, View, stays_plain
 
 PROBE_SHARE = 0.02
 """Of query tokens, at most, that probes cost; the host's time counts as the tokens of as many plain steps."""
@@ -35,18 +35,19 @@ class Probes:
         self._clock, self._host = clock, host
         self._saved = 0.0
 
-    def due(self, requests: int) -> bool:
-        """Whether these, all of which decode plainly, may probe."""
-        return self._saved >= self._cost(requests, self._detour(requests))
+    def steps_left(self, requests: int) -> int:
+        """Plain steps of these until they may probe; 0 if they may now."""
+        lacks = self._cost(requests, self._detour(requests)) - self._saved
+        return max(0, ceil(lacks / (PROBE_SHARE * requests)))
 
     def save(self, requests: int, query_tokens: int) -> None:
-        """A step of so many query tokens ran."""
+        """Steps of so many query tokens ran."""
         most = 2.0 * self._cost(requests, self._detour(requests))
         self._saved = min(most, self._saved + PROBE_SHARE * query_tokens)
 
     def among(self, view: View, plan: Plan) -> Plan:
         """The plan, in which requests that have gone longest without a draft make one if budgeted."""
-        requests, plain = len(view), is_plain(view, plan)
+        requests, plain = len(view), stays_plain(view, plan)
         self.save(requests, plan.all_tokens)
         detour = self._detour(requests) if plain else 0.0
         together = _together(requests, detour)

@@ -168,5 +168,11 @@ class Outcome:
 
 
 def is_plain(view: View, plan: Plan) -> bool:
-    """Whether a step is plain steps alone: those run ahead of the host."""
-    return not (view.tokens or view.draft.any() or plan.all_tokens > len(view))
+    """Whether a step is plain steps alone."""
+    return not view.tokens and stays_plain(view, plan)
+
+
+def stays_plain(view: View, plan: Plan) -> bool:
+    """Whether whoever is planned for takes a plain step: those run ahead of the host, and newcomers' prompts
+    beside them do too."""
+    return plan.all_tokens == len(view) and not view.draft.any()
