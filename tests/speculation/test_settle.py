@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,7 +49,7 @@ def expected(case):
 
 def padded(rows, fill):
     width = max(map(len, rows))
-    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows], dtype=torch.long).reshape(
+    return np.array([[*row, *[fill] * (width - len(row))] for row in rows], dtype=np.int64).reshape(
         len(rows), width
     )
 
@@ -59,11 +59,11 @@ def test_settle_follows_the_rules_for_every_request_of_a_batch(cases):
     outcome = settle(
         Verdicts(
             blocks=padded([case["block"] for case in cases], 0),
-            lengths=torch.tensor([len(case["block"]) for case in cases]),
+            lengths=np.array([len(case["block"]) for case in cases]),
             picks=padded([case["picks"] for case in cases], 0),
-            trusted=torch.tensor([case["trusted"] for case in cases]),
+            trusted=np.array([case["trusted"] for case in cases]),
             stops=padded([sorted(case["stops"]) for case in cases], -1),
-            caps=torch.tensor([case["cap"] for case in cases]),
+            caps=np.array([case["cap"] for case in cases]),
             branch_slots=padded([[slot for slot, _ in case["branches"]] for case in cases], 0),
             branch_heads=padded([[head for _, head in case["branches"]] for case in cases], -1),
         )
@@ -82,25 +82,25 @@ def test_settle_follows_the_rules_for_every_request_of_a_batch(cases):
 
 
 def test_end_of_sequence_stop_and_cap_at_every_place_of_a_full_block():
-    block = torch.arange(10, 18)[None]
-    picks = torch.arange(11, 19)[None]
+    block = np.arange(10, 18)[None]
+    picks = np.arange(11, 19)[None]
     for stop in range(11, 19):
         for other in range(11, 19):
             for cap in range(1, 10):
                 outcome = settle(
                     Verdicts(
                         blocks=block,
-                        lengths=torch.tensor([8]),
+                        lengths=np.array([8]),
                         picks=picks,
-                        trusted=torch.tensor([False]),
-                        stops=torch.tensor([[stop, other]]),
-                        caps=torch.tensor([cap]),
-                        branch_slots=torch.tensor([[8]]),
-                        branch_heads=torch.tensor([[18]]),
+                        trusted=np.array([False]),
+                        stops=np.array([[stop, other]]),
+                        caps=np.array([cap]),
+                        branch_slots=np.array([[8]]),
+                        branch_heads=np.array([[18]]),
                     )
                 )
                 first = min(stop, other) - 10
-                assert int(outcome.acceptance) == 8
-                assert int(outcome.emitted) == min(first, cap)
-                assert bool(outcome.stopped) == (first <= cap)
-                assert int(outcome.reused) == -1
+                assert outcome.acceptance.item() == 8
+                assert outcome.emitted.item() == min(first, cap)
+                assert outcome.stopped.item() == (first <= cap)
+                assert outcome.reused.item() == -1

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,25 @@ VOCABULARY = Vocabulary(SIZE, eos=(2, 5), mask=7)
 def draft(temperature, slots, draft=True, **rest):
     params = SamplingParams(temperature=temperature, seed=3, **rest)
     return PickRow(params, (1,), (), (), 1, slots, draft)
+
+
+def test_slots_whose_statistics_nobody_reads_get_their_tokens_alone():
+    logits = random_logits(8)
+    asked = [
+        draft(t, 1, draft=drafts, **edits)
+        for t in (0.0, 0.7)
+        for drafts in (True, False)
+        for edits in ({}, {"logit_bias": {3: 9.0}})
+    ]
+    told = pick(logits, asked, VOCABULARY)
+    for unread in (range(8), range(0, 8, 2), range(1, 8, 2)):
+        some = [replace(row, statistics=i not in unread) for i, row in enumerate(asked)]
+        found = pick(logits, some, VOCABULARY)
+        assert torch.equal(found.tokens, told.tokens)
+        for name in ("p1", "p2", "candidates", "entropy", "logprobs"):
+            expected = getattr(told, name).clone()
+            expected[..., list(unread)] = 0
+            assert torch.equal(getattr(found, name), expected), name
 
 
 def random_logits(slots):

@@ -1,4 +1,4 @@
-"""Settling from one block of words into another: by torch and by the kernel, against the plain rules."""
+"""Settling from one block of words into another: on the host and by the kernel, against the plain rules."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from recguide.speculation.step import (
 SHAPE = SettleShape(requests=6, block=6, stops=3, branches=4)
 REALS = ("p1", "p2", "entropy", "logprobs")
 on_device = pytest.param(settle_on_device, id="kernel")
-SETTLERS = pytest.mark.parametrize("settler", [pytest.param(settle_step, id="torch"), on_device])
+SETTLERS = pytest.mark.parametrize("settler", [pytest.param(settle_step, id="host"), on_device])
 
 
 def picks_of(tokens, seed=0):

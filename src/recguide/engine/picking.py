@@ -72,6 +72,7 @@ def pick_rows(scheduled: Scheduled) -> Iterator[PickRow]:
     """
     request, layout = scheduled.request, scheduled.layout
     branches: Sequence[Branch | None] = [None, *layout.branches]
+    remembered = request.history is not None
     verdict: Allowed | None = None
     if request.matcher is not None and layout.block:
         verdict = request.matcher.allowed(request.emitted, layout.block[1:])
@@ -87,6 +88,7 @@ def pick_rows(scheduled: Scheduled) -> Iterator[PickRow]:
                 count=len(run),
                 draft=not row.causal,
                 allowed=verdict if row.causal else _bonus(verdict, branch, len(run)),
+                statistics=remembered or (request.method.weighs_drafts and not row.causal),
             )
 
 

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from recguide.core import Row, TokenLogprobs, light
 from recguide.engine.picking import Unpickable, consecutive
 from recguide.engine.scheduler import Scheduled
 from recguide.speculation.picks import Picks
 from recguide.speculation.rows import Branch, BranchKind, Draft, Layout, Phase, known_draft
-from recguide.speculation.settle import Verdicts, settle
+from recguide.speculation.settle import Ints, Verdicts, settle
 
 
 @light
@@ -32,7 +31,8 @@ class Verdict:
         reused: the branch whose draft is used.
         draft: the draft in hand afterwards.
         entropies: the verifier's at its causally valid decisions, in nats: up to and with the first mismatch,
-            or without the bonus after a full block; for an AR step its only one.
+            or without the bonus after a full block; for an AR step its only one. They may be 0 if the
+            request has no history that keeps them.
     """
 
     layout: Layout
@@ -111,11 +111,11 @@ def settle_on_host(
     outcome = settle(
         Verdicts(
             blocks=_padded([layout.block for layout in layouts], 0),
-            lengths=torch.tensor([len(layout.block) for layout in layouts], dtype=torch.long),
+            lengths=np.array([len(layout.block) for layout in layouts]),
             picks=_padded([answers.tokens[mine[0]] for _, mine in work], 0),
-            trusted=torch.tensor([not request.method.verifies for request in requests], dtype=torch.bool),
+            trusted=np.array([not request.method.verifies for request in requests]),
             stops=_padded([request.stops for request in requests], -1),
-            caps=torch.tensor([request.remaining for request in requests], dtype=torch.long),
+            caps=np.array([request.remaining for request in requests]),
             branch_slots=_padded([[branch.slot for branch in layout.branches] for layout in layouts], 0),
             branch_heads=_padded([_heads(scheduled.layout, mine, answers) for scheduled, mine in work], -1),
         )
@@ -143,12 +143,11 @@ def _heads(layout: Layout, spans: Sequence[slice], answers: Answers) -> list[int
     return heads
 
 
-def _padded(lists: Sequence[Sequence[int]], fill: int) -> Tensor:
-    """[R, longest] int64."""
-    width = max((len(row) for row in lists), default=0)
-    return torch.tensor([[*row, *(fill,) * (width - len(row))] for row in lists], dtype=torch.long).reshape(
-        len(lists), width
-    )
+def _padded(lists: Sequence[Sequence[int]], fill: int) -> Ints:
+    """[R, longest]."""
+    width = max(map(len, lists))
+    rows = [[*row, *(fill,) * (width - len(row))] for row in lists]
+    return np.array(rows, np.int64).reshape(len(lists), width)
 
 
 # --- after it -----------------------------------------------------------------------------------------------

@@ -7,8 +7,11 @@ Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -17,7 +20,8 @@ ROUNDS = 10
 WORD = 0xFFFFFFFF
 SCALE = 2.0**-32
 
-Words = tuple[Tensor, Tensor, Tensor, Tensor]
+Word = TypeVar("Word", Tensor, NDArray[np.int64])
+Words = tuple[Word, Word, Word, Word]
 
 LARGEST = -math.log(-math.log1p(-0.5 * SCALE))
 """G at k = 0, about 22.87: no noise lifts a token by more."""
@@ -25,8 +29,8 @@ SMALLEST = -math.log(-math.log1p(-(2.0**32 - 0.5) * SCALE))
 """G at k = 2³² - 1, about -3.13."""
 
 
-def philox(counter: Words, key: tuple[Tensor, Tensor]) -> Words:
-    """Philox4x32-10 on words of 32 bits held in int64 tensors, which broadcast.
+def philox(counter: Words[Word], key: tuple[Word, Word]) -> Words[Word]:
+    """Philox4x32-10 on words of 32 bits held in int64 tensors or arrays, which broadcast.
 
     Products of two words wrap in int64, but their 64 bits are right: the low half is masked out and the high
     half is what an arithmetic shift leaves below its sign bits.
@@ -47,9 +51,14 @@ def first_words(seed: Tensor, position: Tensor, tokens: Tensor) -> Tensor:
 
     The arguments are int64 and broadcast; the key's first word is the sampling seed's low half.
     """
-    zero = torch.zeros_like(position)
-    key = (seed & WORD, (seed >> 32) & WORD)
-    return philox((position, tokens, zero, zero), key)[0]
+    if tokens.device.type == "cpu":  # where an operation on few words takes NumPy a fraction of the time
+        return torch.from_numpy(_first_words(seed.numpy(), position.numpy(), tokens.numpy()))
+    return _first_words(seed, position, tokens)
+
+
+def _first_words(seed: Word, position: Word, tokens: Word) -> Word:
+    zero = position & 0
+    return philox((position, tokens, zero, zero), (seed & WORD, (seed >> 32) & WORD))[0]
 
 
 def gumbel_of(words: Tensor) -> Tensor:

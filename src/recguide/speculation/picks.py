@@ -6,7 +6,7 @@ verification all come here, so acceptance is token equality and speculative text
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from math import isfinite
 
@@ -44,8 +44,10 @@ class PickRow:
         extra: slot i follows `history` + `extra[:i]`; () where all slots share `history`.
         position: absolute position of the first slot's picked token; slot i picks for `position` + i.
         count: slots.
-        draft: whether these are draft slots, which get statistics, or causal ones, which get an entropy.
+        draft: whether these are draft slots, which get p1, p2 and candidates, or causal ones, which get an
+            entropy.
         allowed: what the request's grammar allows at each slot; None allows everything.
+        statistics: whether anyone reads more than the tokens; the rest takes passes over the vocabulary.
     """
 
     params: SamplingParams
@@ -56,11 +58,12 @@ class PickRow:
     count: int
     draft: bool
     allowed: Allowed | None = None
+    statistics: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Picks:
-    """Of each of `W` slots, in the order of their rows.
+    """Of each of `W` slots, in the order of their rows; all but the tokens is 0 where nobody reads more.
 
     Attributes:
         tokens: [W] int64.
@@ -103,57 +106,49 @@ def pick(
     owners = [row for row in rows for _ in range(row.count)]
     if len(owners) != len(logits):
         raise RecGuideError(f"logits: {len(logits)} given for {len(owners)} slots")
-    raw = Field(logits, vocabulary.mask)
-    peaks, tokens = raw.first()
-    certainty, totals = torch.zeros_like(peaks, dtype=torch.float32), torch.zeros_like(peaks)
-    causal = _indices([not row.draft for row in owners], logits.device)
-    if len(causal):
-        totals[causal], nats = masses_and_entropy(raw, causal, peaks[causal])
-        certainty[causal] = nats.float()
-    drafted = _indices([row.draft for row in owners], logits.device)
-    if len(drafted):
-        totals[drafted] = masses(raw, drafted, peaks[drafted])
-    whole = peaks + totals.log()
-    if vocabulary.mask is not None:
-        whole = torch.logaddexp(whole, logits[:, vocabulary.mask])
-    field = _edited(raw, logits, rows, vocabulary)
-    if field is not raw:
-        peaks, tokens = field.first()
-    _check(peaks, rows)
-    if field is not raw and len(drafted):
-        totals[drafted] = masses(field, drafted, peaks[drafted])
-
-    drafts: list[tuple[Tensor, Leading]] = []
-    greedy = _indices([row.draft and row.params.temperature == 0 for row in owners], logits.device)
-    if len(greedy):
-        drafts.append((greedy, _leading(field, greedy, peaks, tokens, vocabulary)))
+    raw = _Peaks.of(logits, vocabulary)
+    edited = raw if not any(edits_logits(row.params) for row in rows) else _edited(logits, rows, vocabulary)
+    tokens = edited.tokens
+    _check(edited.values, rows)
     positions = [row.position + offset for row in rows for offset in range(row.count)]
     lanes = [Lane(i, row.params, positions[i]) for i, row in enumerate(owners) if row.params.temperature > 0]
+    drawing: Race | None = None
     if lanes:
         on_cpu = logits.device.type == "cpu"
-        drawing = race(field, lanes, (luck or LuckyTokens(vocabulary.size)) if on_cpu else None)
-        tokens[on_device([lane.slot for lane in lanes], torch.int64, logits.device)] = drawing.winners
-        drafts.append(_leading_drawn(drawing, lanes, owners))
+        drawing = race(edited.field, lanes, (luck or LuckyTokens(vocabulary.size)) if on_cpu else None)
+        tokens = tokens.index_copy(0, _slots(lanes, logits.device), drawing.winners)
+    none = torch.zeros_like(tokens, dtype=torch.float32)
+    bad, candidates = torch.zeros_like(tokens, dtype=torch.bool), tokens.new_zeros(CANDIDATES, len(tokens))
+    picks = Picks(tokens, none, none, candidates, none, none, bad)
+    if not any(row.statistics for row in owners):
+        return picks
+    entropy, own, totals = _certainty(raw, edited, tokens, owners, vocabulary)
+    p1, p2 = none.clone(), none.clone()
+    for slots, leading in _leads(edited, drawing, lanes, owners, vocabulary):
+        found = draft_statistics(
+            edited.field, slots, edited.values[slots], totals[slots], leading, vocabulary
+        )
+        p1[slots], p2[slots] = found.p1.float(), found.p2.float()
+        candidates[:, slots] = found.candidates
+    return Picks(tokens, p1, p2, candidates, entropy, own, bad)
 
-    p1, p2 = torch.zeros_like(certainty), torch.zeros_like(certainty)
-    candidates = tokens.new_zeros(CANDIDATES, len(tokens))
-    for slots, leading in drafts:
-        if len(slots):
-            found = draft_statistics(field, slots, peaks[slots], totals[slots], leading, vocabulary)
-            p1[slots], p2[slots] = found.p1.float(), found.p2.float()
-            candidates[:, slots] = found.candidates
-    own = (logits.gather(1, tokens[:, None]).squeeze(1) - whole).float()
-    return Picks(tokens, p1, p2, candidates, certainty, own, torch.zeros_like(tokens, dtype=torch.bool))
+
+@dataclass(frozen=True, slots=True)
+class _Peaks:
+    """Largest logits [W] of a field's slots and the lowest tokens [W] that have them."""
+
+    field: Field
+    values: Tensor
+    tokens: Tensor
+
+    @staticmethod
+    def of(logits: Tensor, vocabulary: Vocabulary) -> _Peaks:
+        field = Field(logits, vocabulary.mask)
+        return _Peaks(field, *field.first())
 
 
-def _indices(flags: Sequence[bool], device: torch.device) -> Tensor:
-    return on_device([i for i, flag in enumerate(flags) if flag], torch.int64, device)
-
-
-def _edited(raw: Field, logits: Tensor, rows: Sequence[PickRow], vocabulary: Vocabulary) -> Field:
-    """The field after the edits that rows ask for; `raw` itself if none does."""
-    if not any(edits_logits(row.params) for row in rows):
-        return raw
+def _edited(logits: Tensor, rows: Sequence[PickRow], vocabulary: Vocabulary) -> _Peaks:
+    """The same after the edits that rows ask for."""
     z, start = logits.clone(), 0
     for row in rows:
         end = start + row.count
@@ -162,7 +157,7 @@ def _edited(raw: Field, logits: Tensor, rows: Sequence[PickRow], vocabulary: Voc
             allowed = None if row.allowed is None else row.allowed.on(z.device)
             edit(z[start:end], row.params, vocabulary, row.prompt, row.history, row.extra, emitted, allowed)
         start = end
-    return Field(z, vocabulary.mask)
+    return _Peaks.of(z, vocabulary)
 
 
 def _check(peaks: Tensor, rows: Sequence[PickRow]) -> None:
@@ -174,16 +169,58 @@ def _check(peaks: Tensor, rows: Sequence[PickRow]) -> None:
     raise BadLogits(sorted({owner for owner, fine in zip(owners, finite, strict=True) if not fine}))
 
 
-def _leading(field: Field, drafts: Tensor, peaks: Tensor, tokens: Tensor, vocabulary: Vocabulary) -> Leading:
+def _certainty(
+    raw: _Peaks, edited: _Peaks, tokens: Tensor, owners: Sequence[PickRow], vocabulary: Vocabulary
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of slots with statistics their entropy and the log-probability of their token, both of the raw logits
+    and 0 elsewhere, and, of draft slots, the `masses` of the edited ones; [W] each."""
+    peaks, device = raw.values, tokens.device
+    totals, entropy = torch.ones_like(peaks), torch.zeros_like(peaks, dtype=torch.float32)
+    causal = _indices([row.statistics and not row.draft for row in owners], device)
+    if len(causal):
+        totals[causal], nats = masses_and_entropy(raw.field, causal, peaks[causal])
+        entropy[causal] = nats.float()
+    drafted = _indices([row.statistics and row.draft for row in owners], device)
+    if len(drafted):
+        totals[drafted] = masses(raw.field, drafted, peaks[drafted])
+    whole = peaks + totals.log()
+    if vocabulary.mask is not None:
+        whole = torch.logaddexp(whole, raw.field.z[:, vocabulary.mask])
+    own = (raw.field.z.gather(1, tokens[:, None]).squeeze(1) - whole).float()
+    if not all(row.statistics for row in owners):
+        own[_indices([not row.statistics for row in owners], device)] = 0
+    if edited is not raw and len(drafted):
+        totals[drafted] = masses(edited.field, drafted, edited.values[drafted])
+    return entropy, own, totals
+
+
+def _leads(
+    peaks: _Peaks,
+    drawing: Race | None,
+    lanes: Sequence[Lane],
+    owners: Sequence[PickRow],
+    vocabulary: Vocabulary,
+) -> Iterator[tuple[Tensor, Leading]]:
+    """The draft slots with statistics, greedy and drawn ones, and what leads there."""
+    flags = [row.statistics and row.draft and row.params.temperature == 0 for row in owners]
+    if any(flags):
+        greedy = _indices(flags, peaks.tokens.device)
+        yield greedy, _leading(peaks, greedy, vocabulary)
+    flags = [owners[lane.slot].statistics and owners[lane.slot].draft for lane in lanes]
+    if drawing is not None and any(flags):
+        yield _leading_drawn(drawing, lanes, _indices(flags, peaks.tokens.device))
+
+
+def _leading(peaks: _Peaks, drafts: Tensor, vocabulary: Vocabulary) -> Leading:
     """What leads in draft slots whose pick is the most likely token: enough to find what may be tried."""
+    field = peaks.field
     values, leaders = field.leaders(drafts, min(1 + CANDIDATES + len(vocabulary.eos), field.width))
-    return Leading(leaders, values.double(), tokens[drafts], peaks[drafts].double())
+    return Leading(leaders, values.double(), peaks.tokens[drafts], peaks.values[drafts].double())
 
 
-def _leading_drawn(drawing: Race, lanes: Sequence[Lane], owners: Sequence[PickRow]) -> tuple[Tensor, Leading]:
-    """The draft slots among the lanes, and what leads there: T times the scores of the race."""
-    mine = _indices([owners[lane.slot].draft for lane in lanes], drawing.winners.device)
-    slots = on_device([lane.slot for lane in lanes], torch.int64, mine.device)[mine]
+def _leading_drawn(drawing: Race, lanes: Sequence[Lane], mine: Tensor) -> tuple[Tensor, Leading]:
+    """The slots of the lanes numbered `mine`, and what leads there: T times the scores of the race."""
+    slots = _slots(lanes, mine.device)[mine]
     t = on_device([lane.temperature for lane in lanes], torch.float64, mine.device)[mine]
     return slots, Leading(
         tokens=drawing.tokens[mine],
@@ -191,3 +228,11 @@ def _leading_drawn(drawing: Race, lanes: Sequence[Lane], owners: Sequence[PickRo
         picked=drawing.winners[mine],
         reached=t * drawing.best[mine],
     )
+
+
+def _slots(lanes: Sequence[Lane], device: torch.device) -> Tensor:
+    return on_device([lane.slot for lane in lanes], torch.int64, device)
+
+
+def _indices(flags: Sequence[bool], device: torch.device) -> Tensor:
+    return on_device([i for i, flag in enumerate(flags) if flag], torch.int64, device)

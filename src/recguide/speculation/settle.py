@@ -1,15 +1,19 @@
-"""Settle: what a verification emits and which branch it reuses, as pure tensor code (architecture §3).
+"""Settle: what a verification emits and which branch it reuses, as pure array code (architecture §3).
 
 Nothing else decides what was emitted. All requests of a step are settled together; shorter blocks and fewer
-branches are padded, and the padding is inert.
+branches are padded, and the padding is inert. These are the rules on the host, in NumPy, whose operations on
+few numbers cost a fraction of PyTorch's; `speculation.kernels.settle` has the same for a device.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +31,14 @@ class Verdicts:
         branch_heads: [R, K] token that slot 0 of the branch holds; −1 where any token fits.
     """
 
-    blocks: Tensor
-    lengths: Tensor
-    picks: Tensor
-    trusted: Tensor
-    stops: Tensor
-    caps: Tensor
-    branch_slots: Tensor
-    branch_heads: Tensor
+    blocks: Ints
+    lengths: Ints
+    picks: Ints
+    trusted: Flags
+    stops: Ints
+    caps: Ints
+    branch_slots: Ints
+    branch_heads: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,37 +55,37 @@ class Outcome:
         reused: [R] index of the branch that becomes the next draft, −1 for none.
     """
 
-    tokens: Tensor
-    acceptance: Tensor
-    emitted: Tensor
-    stopped: Tensor
-    capped: Tensor
-    covered: Tensor
-    reused: Tensor
+    tokens: Ints
+    acceptance: Ints
+    emitted: Ints
+    stopped: Flags
+    capped: Flags
+    covered: Ints
+    reused: Ints
 
 
 def settle(verdicts: Verdicts) -> Outcome:
     """Acceptance, cuts and branch match of every block."""
     blocks, lengths = verdicts.blocks, verdicts.lengths
-    slots = torch.arange(blocks.shape[1], device=blocks.device)
-    drafted = torch.cat([blocks[:, 1:], blocks.new_full((len(blocks), 1), -1)], dim=1)
+    requests = np.arange(len(blocks))
+    slots = np.arange(blocks.shape[1])
+    drafted = np.full_like(blocks, -1)
+    drafted[:, :-1] = blocks[:, 1:]
     has_draft = slots < (lengths - 1)[:, None]
-    tokens = torch.where(verdicts.trusted[:, None] & has_draft, drafted, verdicts.picks)
+    tokens = np.where(verdicts.trusted[:, None] & has_draft, drafted, verdicts.picks)
 
-    matched = ((tokens == drafted) & has_draft).long().cumprod(1).sum(1)
-    acceptance = matched + 1
+    acceptance = ((tokens != drafted) | ~has_draft).argmax(1) + 1
 
     is_stop = (tokens[:, :, None] == verdicts.stops[:, None, :]).any(2)
     stop_at = _first(is_stop & (slots < acceptance[:, None])) + 1
-    limit = torch.minimum(acceptance, verdicts.caps)
+    limit = np.minimum(acceptance, verdicts.caps)
     stopped = (stop_at > 0) & (stop_at <= limit)
-    emitted = torch.where(stopped, stop_at, limit)
+    emitted = np.where(stopped, stop_at, limit)
     capped = emitted == verdicts.caps
 
-    last = tokens.gather(1, (acceptance - 1)[:, None])
+    last = tokens[requests, acceptance - 1][:, None]
     in_place = verdicts.branch_slots == acceptance[:, None]
     exact = in_place & ((verdicts.branch_heads == last) | (verdicts.branch_heads == -1))
-    reused = _first(exact)
     return Outcome(
         tokens=tokens,
         acceptance=acceptance,
@@ -89,13 +93,12 @@ def settle(verdicts: Verdicts) -> Outcome:
         stopped=stopped,
         capped=capped,
         covered=_first(in_place),
-        reused=torch.where(stopped | capped, -1, reused),
+        reused=np.where(stopped | capped, -1, _first(exact)),
     )
 
 
-def _first(flags: Tensor) -> Tensor:
-    """[R, n] bool → [R] index of the first true flag, −1 for none."""
+def _first(flags: Flags) -> Ints:
+    """[R, n] → [R] index of the first true flag, −1 for none."""
     if flags.shape[1] == 0:
-        return flags.new_full((len(flags),), -1, dtype=torch.long)
-    index = flags.long().argmax(1)
-    return torch.where(flags.any(1), index, -1)
+        return np.full(len(flags), -1)
+    return np.where(flags.any(1), flags.argmax(1), -1)

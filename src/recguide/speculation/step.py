@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -254,7 +253,7 @@ def settle_step(picks: Picks, table: SettleTable, out: Tensor) -> None:
     if out.is_cuda:
         settle_on_device(picks, table, out)
     else:
-        _settle_by_torch(picks, table, out)
+        _settle_on_host(picks, table, out)
 
 
 def settle_on_device(picks: Picks, table: SettleTable, out: Tensor) -> None:
@@ -293,40 +292,35 @@ def _room(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
-def _settle_by_torch(picks: Picks, table: SettleTable, out: Tensor) -> None:
-    """`settle_step` through the plain rules."""
+def _settle_on_host(picks: Picks, table: SettleTable, out: Tensor) -> None:
+    """`settle_step` by the plain rules, where the tensors lie."""
     shape = table.shape
-    rows = table.words.view(shape.requests, shape.stride).long()
-    sizes = (HEADER, shape.block, shape.stops, *((shape.branches,) * 3))
-    header, blocks, stops, slots, heads, predicted = rows.split(sizes, dim=1)
-    length, cap, trusted, pick = header.unbind(1)
-    tokens = torch.cat([picks.tokens, picks.tokens.new_zeros(1)])
-    slot = torch.arange(shape.block, device=rows.device)
+    rows = table.words.numpy().reshape(shape.requests, shape.stride).astype(np.int64)
+    ends = np.cumsum([HEADER, shape.block, shape.stops, shape.branches, shape.branches])
+    header, blocks, stops, slots, heads, predicted = np.split(rows, ends, axis=1)
+    length, cap, trusted, pick = header.T
+    tokens = np.append(picks.tokens.numpy(), 0)  # the last one for all that lies beyond a block
+    slot = np.arange(shape.block)
     inside = slot < length[:, None]
-    own = torch.where(inside, pick[:, None] + slot, len(picks.tokens))
-    alive = length > 0
     outcome = settle(
         Verdicts(
             blocks=blocks,
             lengths=length,
-            picks=tokens[own],
-            trusted=trusted.bool(),
+            picks=tokens[np.where(inside, pick[:, None] + slot, -1)],
+            trusted=trusted.astype(np.bool_),
             stops=stops,
             caps=cap,
             branch_slots=slots,
-            branch_heads=torch.where(predicted >= 0, tokens[predicted], heads),
+            branch_heads=np.where(predicted >= 0, tokens[predicted], heads),
         )
     )
-    counts = torch.stack([outcome.acceptance, outcome.emitted, outcome.stopped.long()], dim=1)
-    found = torch.stack([outcome.covered, outcome.reused], dim=1)
-    verdicts = torch.cat(
-        [
-            counts.masked_fill(~alive[:, None], 0),
-            found.masked_fill(~alive[:, None], -1),
-            outcome.tokens.masked_fill(~inside, 0),
-        ],
-        dim=1,
-    )
-    integers = (verdicts, picks.tokens, picks.candidates, picks.bad)
-    reals = [column.float().view(torch.int32) for column in _reals(picks)]
-    out.copy_(torch.cat([*(words.flatten().int() for words in integers), *reals]))
+    alive = length > 0
+    said = StepOutput.read(out.numpy(), shape, len(picks.tokens))
+    for at, column in enumerate((outcome.acceptance, outcome.emitted, outcome.stopped)):
+        said.verdicts[:, at] = np.where(alive, column, 0)
+    for at, column in enumerate((outcome.covered, outcome.reused), start=3):
+        said.verdicts[:, at] = np.where(alive, column, -1)
+    said.verdicts[:, VERDICT:] = np.where(inside, outcome.tokens, 0)
+    said.integers[0], said.integers[1:-1], said.integers[-1] = picks.tokens, picks.candidates, picks.bad
+    for row, column in zip(said.reals, _reals(picks), strict=True):
+        row[:] = column

@@ -34,3 +34,8 @@ class Method:
     refines: Callable[[Draft, tuple[float, ...], float], Draft] | None = None
     threshold: float = 0.0
     refuses: frozenset[str] = field(default=frozenset({"threshold"}))
+
+    @property
+    def weighs_drafts(self) -> bool:
+        """Whether what follows depends on how likely a draft's tokens are, not on the tokens alone."""
+        return self.branches is not no_branches or self.refines is not None
