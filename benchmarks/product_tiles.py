@@ -24,11 +24,12 @@ from recguide.bench.products import (
     Bench,
     Product,
     Timer,
+    asking,
     candidates,
     compile_tile,
-    neighbours,
     products_of,
     program_of,
+    staged,
 )
 from recguide.bench.results import write_result
 from recguide.bench.tables import text_table
@@ -50,8 +51,8 @@ DEMO_PRODUCTS = (
 TOKENS = (16, 32, 48, 64, 80, 96, 128)
 LIBRARY_GAIN = 0.95
 """Of our own time, what the library's must take at most within a layer: an adapter would cost it kernels."""
-SHARES = (0.35, 0.65, 0.85, 1.0)
-"""Of the budget, until when to compile, time, compile the winners' neighbours and time these."""
+SHARES = (0.3, 0.6, 0.75, 0.8, 0.95, 1.0)
+"""Of the budget, until when to compile and time tiles, the best that ask for weights early, other stages."""
 COLUMNS = {
     "kind": "product",
     "inputs": "in",
@@ -156,9 +157,10 @@ class Search:
         yield self._compile(first, self._ends[0])
         timer = Timer(torch.device("cuda"), self._replays)
         yield self._time(timer, first, self._ends[1], library=True)
-        near = self._trials(lambda case: neighbours(case.chosen()))
-        yield self._compile(near, self._ends[2])
-        yield self._time(timer, near, self._ends[3], library=False)
+        for vary, compiled, timed in ((asking, *self._ends[2:4]), (staged, *self._ends[4:6])):
+            near = self._trials(lambda case, vary=vary: vary(case.product, case.chosen()))
+            yield self._compile(near, compiled)
+            yield self._time(timer, near, timed, library=False)
 
     def _trials(self, tiles: Callable[[Case], Iterable[Tile]]) -> list[Trial]:
         """Of each case in turn, so that a lack of time is shared by all."""

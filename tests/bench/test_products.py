@@ -8,7 +8,7 @@ from tests.tiny import CPU, tiny_config
 
 pytest.importorskip("triton")
 
-from recguide.bench.products import Bench, Product, candidates, neighbours, products_of, program_of
+from recguide.bench.products import Bench, Product, asking, candidates, products_of, program_of, staged
 from recguide.models.kernels.multiply import SHARED_BYTES, Tile, stages_of, step_bytes
 from recguide.models.published import shape_of
 
@@ -36,8 +36,9 @@ def test_candidates_are_distinct_valid_and_few(product, tokens):
         assert tile.split == 1 or tile.split * 2 * tile.depth <= product.inputs
         blocks = 1 + (product.kind == "gated")
         assert stages_of(tile, blocks, 2) * step_bytes(tile, blocks, 2) <= SHARED_BYTES
-        assert all(other.stages != tile.stages for other in neighbours(tile))
-    assert neighbours(None) == []
+        assert all(other.ahead * tile.depth * tile.split <= product.inputs for other in asking(product, tile))
+        assert all(other.stages != tile.stages for other in staged(product, tile))
+    assert asking(product, None) == staged(product, None) == []
 
 
 def test_programs_are_shared_by_products_that_differ_in_size_or_split():
@@ -45,6 +46,7 @@ def test_programs_are_shared_by_products_that_differ_in_size_or_split():
     program = program_of(SMALL, tile, merged=False)
     assert program == program_of(Product("head", 576, 49152), other, merged=False)
     assert program != program_of(SMALL, tile, merged=True)
+    assert program != program_of(SMALL, Tile(64, 16, 128, split=2, ahead=2), merged=False)
     assert program != program_of(Product("plain", 576, 960), tile, merged=False)
 
 

@@ -39,7 +39,11 @@ class FakeBench:
         pass
 
     def launch(self, tile, _, *, merged=False):
-        return 99.0 if tile is None else tile.tokens * (2.0 if merged else 1.0) + abs(tile.stages - 5)
+        return (
+            99.0
+            if tile is None
+            else tile.tokens * (2.0 if merged else 1.0) + abs(tile.stages - 5) - tile.ahead
+        )
 
 
 @pytest.fixture
@@ -61,11 +65,20 @@ def search(monkeypatch):
 def test_the_fastest_is_found_also_among_other_stages(search):
     cases = [Case(SMALL, 48), Case(LARGE, 16)]
     found, lines = search(cases, 60.0)
-    assert len(lines) == 4
+    assert len(lines) == 6
     assert not found.failures
-    assert [(case.chosen().tokens, case.chosen().stages) for case in cases] == [(16, 5), (16, 5)]
+    best = [case.chosen() for case in cases]
+    assert [(tile.tokens, tile.stages) for tile in best] == [(16, 5), (16, 5)]
+    assert all(
+        tile.ahead == max(asked.ahead for asked in case.times[False] if asked)
+        for tile, case in zip(best, cases, strict=True)
+    )
     small, large = (case.row() for case in cases)
-    assert (small["us"], small["merged_us"], small["library_us"]) == (16.0, 32.0, 99.0)
+    assert (small["us"], small["merged_us"], small["library_us"]) == (
+        16.0 - best[0].ahead,
+        32.0 - best[0].ahead,
+        99.0,
+    )
     assert large["merged_us"] is None
     key, _, value = cases[0].entry().partition(": ")
     assert eval(key) == ("plain", 576, 960, 48)

@@ -10,7 +10,7 @@ next norm adds up, one after the other in a CUDA graph over different weights.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import product as combinations
 from statistics import median
 
@@ -39,6 +39,7 @@ CAUSAL = (16, 13)
 FILLING = (66, 132, 264, 396)
 """Programs that splits aim at: from half a program to three on each multiprocessor of an H200."""
 STAGES = (2, 3, 4, 5, 6, 8)
+AHEAD = (0, 2, 4, 8)
 MOST_BLOCKS = 3
 """Blocks of tokens, each of which reads the matrix again, that a large matrix is worth."""
 
@@ -107,14 +108,27 @@ def _warps(product: Product, outputs: int, width: int) -> int:
     return 8 if outputs * width * (2 if product.kind == "gated" else 1) >= 128 * 128 else 4
 
 
-def neighbours(tile: Tile | None) -> list[Tile]:
-    """The same cut with other stages; none of the library's."""
-    return [replace(tile, stages=stages) for stages in STAGES if stages != tile.stages] if tile else []
+def asking(product: Product, tile: Tile | None) -> list[Tile]:
+    """The same tile, asking for more or less of its weights early; none of the library's."""
+    if tile is None:
+        return []
+    most = product.inputs // tile.depth // tile.split
+    return [replace(tile, ahead=ahead) for ahead in AHEAD if ahead != tile.ahead and ahead <= most]
+
+
+def staged(product: Product, tile: Tile | None) -> list[Tile]:
+    """The same tile with other stages; none of the library's."""
+    if tile is None:
+        return []
+    most = -(-product.inputs // tile.depth // tile.split)
+    return [
+        replace(tile, stages=stages) for stages in STAGES if stages != tile.stages and stages <= max(2, most)
+    ]
 
 
 def program_of(product: Product, tile: Tile, merged: bool) -> tuple[object, ...]:
     """What tells compiled programs apart; others differ in arguments only."""
-    form = (tile.outputs, tile.tokens, tile.depth, tile.stages, tile.warps)
+    form = astuple(replace(tile, split=1))
     return (*form, product.kind == "gated", product.kind in ("summed", "head"), merged)
 
 

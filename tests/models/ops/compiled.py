@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from recguide.models.kernels.multiply import RANK_STEP, SEEN, Tile, stages_of
+from recguide.models.kernels.multiply import RANK_STEP, SEEN, Tile, pieces_of, stages_of
 from recguide.models.kernels.product import product
 
 SIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -34,6 +34,8 @@ def shared(tile: Tile, variant: dict[str, bool], precision: str) -> int:
         "RANKS": RANK_STEP,
         "STAGES": stages,
         "SEEN": SEEN,
+        "AHEAD": tile.ahead * tile.depth,
+        "PIECES": pieces_of(tile.outputs, tile.ahead * tile.depth),
         "SECOND_STAGES": max(1, stages - 1),
         "PDL": True,
     }
@@ -43,6 +45,8 @@ def shared(tile: Tile, variant: dict[str, bool], precision: str) -> int:
         "x": f"tensordesc<{precision}[{tile.tokens},{tile.depth}]>",
         "matrix": matrix,
         "second": matrix if flags["DUAL"] or flags["BESIDE"] else None,
+        "weights": f"*{precision}" if tile.ahead else None,
+        "second_weights": f"*{precision}" if tile.ahead and (flags["DUAL"] or flags["BESIDE"]) else None,
         "low": "*fp32" if flags["EXTRA"] or flags["BESIDE"] else None,
         "outer": outer if flags["EXTRA"] else None,
         "on": "*u8" if flags["EXTRA"] or flags["DUAL"] else None,

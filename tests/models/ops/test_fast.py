@@ -119,6 +119,26 @@ def test_from_the_first_touched_token_on_all_take_other_weights(tokens, split, i
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("outputs", [16, 64])
+@pytest.mark.parametrize("ahead", [1, 2, 9])
+def test_asking_for_weights_early_changes_nothing(ahead, outputs, dtype):
+    """Also where there are fewer rows or inputs than asked for, and of both matrices."""
+    make = Maker(dtype, DEVICE)
+    x, matrix, on = make.tensor(21, 96), make.matrix(96, 80), torch.arange(21, device=DEVICE) >= 7
+    delta = make.delta(matrix, (80,))
+    tile = Tile(outputs, tokens=16, depth=16)
+    for options in ({}, {"gated": True}, {"detour": Detour(on, merged=delta.folded.merged)}):
+        early = multiply(x, matrix, replace(tile, ahead=ahead), **options)
+        assert torch.equal(early, multiply(x, matrix, tile, **options))
+    for early, late in zip(
+        multiply_beside(x, matrix, delta.folded.inner, replace(tile, ahead=ahead)),
+        multiply_beside(x, matrix, delta.folded.inner, tile),
+        strict=True,
+    ):
+        assert torch.equal(early, late)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("split", [1, 3])
 @pytest.mark.parametrize("rank", [5, 100])
 def test_an_inner_product_beside_leaves_the_other_as_it_is(rank, split, dtype):

@@ -6,17 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 
 from recguide.models.kernels.multiply import Tile, stages_of, step_bytes
-from recguide.models.ops import tiles
 from recguide.models.ops.exact import TILE, split_tile
-from recguide.models.ops.tiles import MEASURED, MOST_TOKENS, bucket, low_tile, tile_for
+from recguide.models.ops.tiles import MEASURED, MOST_TOKENS, bucket, by_rule, low_tile, tile_for
 
 OPTIN = 227 * 1024
 """Shared memory of a program on an H100 or H200, in bytes."""
@@ -42,14 +43,45 @@ def every_tile() -> set[tuple[Tile, tuple[str, ...]]]:
     found: set[tuple[Tile, tuple[str, ...]]] = set()
     for kind, inputs, outputs in SHAPES:
         for tokens in range(1, MOST_TOKENS + 1):
-            ruled = tiles._by_rule(kind, inputs, outputs, bucket(tokens))
-            chosen = tile_for(kind, inputs, outputs, tokens) or ruled
-            found |= {(tile, flags) for tile in (ruled, chosen) for flags in VARIANTS[kind]}
+            ruled = by_rule(kind, inputs, outputs, bucket(tokens))
+            chosen = tile_for(kind, inputs, outputs, tokens)
+            found |= {(tile, flags) for tile in (ruled, chosen) if tile for flags in VARIANTS[kind]}
             found.add((low_tile(inputs, tokens), ()))
         merged = tile_for(kind, inputs, outputs, 2 * MOST_TOKENS, merged=True)
         assert merged is not None
         found |= {(merged, flags) for flags in VARIANTS[kind]}
     return found
+
+
+@given(
+    kind=st.sampled_from(sorted(VARIANTS)),
+    inputs=st.integers(1, 4096).map(lambda n: 8 * n),
+    outputs=st.integers(1, 2**18),
+    width=st.sampled_from([16, 32, 64, 128]),
+)
+def test_any_shape_has_a_tile_that_fits(kind, inputs, outputs, width):
+    tile = by_rule(kind, inputs, outputs, width)
+    if tile is None:
+        assert (kind, width) == ("head", 128), (
+            "within a layer, none would leave mixed forwards to four kernels"
+        )
+        return
+    assert tile.tokens == width
+    assert tile.outputs in (16, 32, 64, 128)
+    assert tile.depth in (64, 128)
+    assert 1 <= tile.split <= max(1, inputs // tile.depth)
+    assert tile.split == 1 or kind == "summed"
+    for flags in VARIANTS[kind]:
+        assert needed(tile, flags, 2) + BARRIERS <= OPTIN
+
+
+def test_tokens_take_the_tile_of_their_multiple_of_16_or_power_of_two(monkeypatch):
+    tile, other = Tile(16, 16, 64), Tile(32, 16, 64)
+    monkeypatch.setitem(MEASURED, ("plain", 1, 1, 48), tile)
+    monkeypatch.setitem(MEASURED, ("plain", 1, 1, 64), other)
+    chosen = [tile_for("plain", 1, 1, tokens) for tokens in (32, 33, 48, 49, 64, 65)]
+    ruled = [by_rule("plain", 1, 1, width) for width in (32, 128)]
+    assert chosen == [ruled[0], tile, tile, other, other, ruled[1]]
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -67,6 +99,7 @@ def test_the_compiler_takes_what_the_formula_says():
         for kind in VARIANTS.values()
         for flags in kind
     }
+    greedy |= {flags: replace(tile, ahead=2) for flags, tile in greedy.items()}
     cases = [*greedy.items(), (("BESIDE",), Tile(64, 64, 128, split=2, stages=6)), (("GATED", "DUAL"), TILE)]
     asked = [(astuple(tile), dict.fromkeys(flags, True), "bf16") for flags, tile in cases]
     here = Path(__file__)

@@ -40,6 +40,7 @@ class Tile:
         split: programs that share the inputs of one output; their sums are added by whoever reads them.
         stages: steps whose data are in flight.
         warps: groups of 32 threads a program has.
+        ahead: steps whose weights are asked for while the kernel before still runs.
     """
 
     outputs: int
@@ -48,6 +49,7 @@ class Tile:
     split: int = 1
     stages: int = 4
     warps: int = 4
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +153,20 @@ def _launch(
         return
     outputs = y.shape[-1]
     merged, outer = (None, None) if detour is None else (detour.merged, detour.outer)
+    second = merged if inner is None else inner
     ranks = 0 if low is None else low.shape[-1]
     box = [tile.outputs, tile.depth]
     blocks = triton.cdiv(tokens, tile.tokens) + (merged is not None)
     columns = triton.cdiv(outputs, tile.outputs) + (0 if inner is None else triton.cdiv(ranks, tile.outputs))
     stages = stages_of(tile, 1 + gated, x.element_size())
+    ahead = _ahead(tile, matrix, second)
     launch: Any = cast("Any", product)[(blocks * columns * tile.split,)]
     launch(
         _by_rows(x, [tile.tokens, tile.depth]),
         _by_columns(matrix, box),
-        _by_columns(merged if inner is None else inner, box),
+        _by_columns(second, box),
+        matrix.t() if ahead else None,
+        second.t() if ahead and second is not None else None,
         low,
         _by_columns(outer, [tile.outputs, RANK_STEP]),
         None if detour is None else detour.on.view(torch.uint8),
@@ -180,11 +186,28 @@ def _launch(
         LOW_SPLIT=1 if outer is None or low is None else low.shape[0],
         RANKS=RANK_STEP,
         SEEN=SEEN,
+        AHEAD=ahead,
+        PIECES=pieces_of(tile.outputs, ahead),
         STAGES=stages,
         SECOND_STAGES=max(1, stages - 1),
         num_warps=tile.warps,
         **dependent(x),
     )
+
+
+def _ahead(tile: Tile, *matrices: Tensor | None) -> int:
+    """Numbers of each row that are asked for early: whole steps, of matrices whose rows are neighbours."""
+    given = [matrix.t() for matrix in matrices if matrix is not None]
+    together = all(matrix.is_contiguous() for matrix in given)
+    return tile.depth * min(tile.ahead, given[0].shape[1] // tile.depth) if together else 0
+
+
+def pieces_of(outputs: int, ahead: int) -> int:
+    """Parts, a power of two, in which so many numbers of a row are asked for.
+
+    So that there are as many as threads of four warps, of 8 numbers at least (16 bytes).
+    """
+    return max(1, min(128 // outputs, (ahead & -ahead) // 8))
 
 
 def stages_of(tile: Tile, blocks: int, element_size: int) -> int:

@@ -5,7 +5,8 @@ that may be narrow: outputs [OUT, tokens] = matrix [OUT, K] · tokens [K, tokens
 less than sixteen, and nothing passes through registers on its way to them.
 
 What makes the difference at this speed is the gap between kernels. Each one lets the next start as soon as
-all of its own programs run (programmatic dependent launch).
+all of its own programs run (programmatic dependent launch), and what starts early can ask for its weights,
+which no kernel writes.
 """
 
 # Triton ships no types, and kernels are not Python that a type checker could follow.
@@ -18,6 +19,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+from recguide.attention.kernels.fetch import fetch
 from recguide.models.kernels.delta import touched_low
 
 
@@ -60,6 +62,15 @@ def _untouched(on, tokens, SEEN: tl.constexpr):
 
 
 @triton.jit
+def _ahead(weights, first, rows, at, K, BO: tl.constexpr, AHEAD: tl.constexpr, PIECES: tl.constexpr):
+    """Asks for AHEAD numbers from `at` on of BO rows of weights [rows, K] from `first` on, each in PIECES."""
+    row = tl.minimum(first + tl.arange(0, BO), rows - 1).to(tl.int64)
+    column = tl.minimum(at, K - AHEAD) + tl.arange(0, PIECES) * (AHEAD // PIECES)
+    pointers = weights + row[:, None] * K + column[None, :]
+    fetch(pointers, AHEAD // PIECES * (weights.dtype.element_ty.primitive_bitwidth // 8))
+
+
+@triton.jit
 def _store(y, acc, first, OUT, first_token, end, tokens, split, BO: tl.constexpr, TOK: tl.constexpr):
     """acc [BO, TOK] into y [splits, tokens, OUT], tokens before `end`."""
     output = first + tl.arange(0, BO)
@@ -74,6 +85,8 @@ def product(
     x,
     matrix,
     second,
+    weights,
+    second_weights,
     low,
     outer,
     on,
@@ -93,13 +106,16 @@ def product(
     LOW_SPLIT: tl.constexpr,
     RANKS: tl.constexpr,
     SEEN: tl.constexpr,
+    AHEAD: tl.constexpr,
+    PIECES: tl.constexpr,
     STAGES: tl.constexpr,
     SECOND_STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """y [tokens, OUT], or its partial sums [splits, tokens, OUT], of x [tokens, K] · matrix [OUT, K].
 
-    x, matrix, second, outer are tensor descriptors.
+    x, matrix, second, outer are tensor descriptors. weights and second_weights point to the first two
+    matrices if AHEAD numbers of each row are to be asked for early.
 
     GATED: the matrix has 2·OUT rows, gates before ups; y = SiLU(gate) · up.
     DUAL: from the first token that is `on` [tokens], all take `second` instead of `matrix`.
@@ -136,6 +152,12 @@ def product(
     start = split * steps // splits
     stop = (split + 1) * steps // splits
     if PDL:
+        if AHEAD > 0:
+            if DUAL or BESIDE:
+                weights = tl.where(by_second, second_weights, weights)
+            _ahead(weights, first, width, start * BK, K, BO, AHEAD, PIECES)
+            if GATED:
+                _ahead(weights, OUT + first, 2 * OUT, start * BK, K, BO, AHEAD, PIECES)
         cuda.gdc_wait()
     if DUAL or BESIDE:
         if DUAL:

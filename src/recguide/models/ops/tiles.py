@@ -13,6 +13,8 @@ MOST_TOKENS = 128
 """Above, a product is bound by arithmetic, which the vendor's library does best."""
 RESIDENT = 264
 """Programs that a large GPU holds at a time, two on each of its multiprocessors."""
+STEP = 16
+"""Tokens are measured in multiples of it, or else in powers of two."""
 
 MERGED = Tile(outputs=64, tokens=64, depth=64, stages=4)
 """Where the library would be chosen and some tokens take the merged matrix."""
@@ -79,7 +81,8 @@ MEASURED: dict[tuple[Kind, int, int, int], Tile | None] = {
     ("summed", 576, 576, 32): Tile(32, 32, 64, 4, 2, 4),
     ("summed", 576, 576, 64): Tile(64, 64, 64, 4, 2, 4),
 }
-"""(kind, inputs, outputs, token bucket) → tile, or None for the vendor's library: the fastest on an H200.
+"""(kind, inputs, outputs, tokens at most) → tile, or None for the vendor's library: the fastest on an H200,
+as `benchmarks/product_tiles.py` finds it.
 
 Within a layer it is one of ours even where the library's is a little faster alone: that waits until the
 kernel before it has ended, and lets the next one wait likewise.
@@ -96,13 +99,16 @@ def tile_for(kind: Kind, inputs: int, outputs: int, tokens: int, *, merged: bool
 
     `merged`: some tokens take a second matrix, for which the library would need four kernels.
     """
-    width = bucket(tokens)
-    key = (kind, inputs, outputs, width)
-    if tokens > MOST_TOKENS:
-        tile = None
-    else:
-        tile = MEASURED[key] if key in MEASURED else _by_rule(kind, inputs, outputs, width)
+    tile = None if tokens > MOST_TOKENS else _of_few(kind, inputs, outputs, tokens)
     return MERGED if tile is None and merged else tile
+
+
+def _of_few(kind: Kind, inputs: int, outputs: int, tokens: int) -> Tile | None:
+    for measured in (-(-tokens // STEP) * STEP, bucket(tokens)):
+        key = (kind, inputs, outputs, measured)
+        if key in MEASURED:
+            return MEASURED[key]
+    return by_rule(kind, inputs, outputs, bucket(tokens))
 
 
 def low_tile(inputs: int, tokens: int) -> Tile:
@@ -110,12 +116,14 @@ def low_tile(inputs: int, tokens: int) -> Tile:
     return Tile(16, min(64, bucket(tokens)), depth=128, split=max(1, min(4, inputs // 512)))
 
 
-def _by_rule(kind: Kind, inputs: int, outputs: int, width: int) -> Tile:
-    wide = outputs >= 64 * RESIDENT and kind != "gated"
-    rows = 128 if wide or width >= MOST_TOKENS else 64
-    columns = -(-outputs // rows)
-    split = max(1, min(RESIDENT // columns, inputs // 256)) if kind == "summed" else 1
-    in_flight = (2 if kind == "gated" else 1) * rows + width
-    stages = max(3, min(8, 96 * 1024 // (in_flight * 128)))
-    warps = 8 if rows == width == MOST_TOKENS else 4
-    return Tile(rows, width, depth=64, split=split, stages=stages, warps=warps)
+def by_rule(kind: Kind, inputs: int, outputs: int, width: int) -> Tile | None:
+    """The tile of a shape that is not measured: what those that are have in common."""
+    if kind == "head" and width >= MOST_TOKENS:
+        return None
+    most_splits = min(3 if width >= 64 else 4, max(1, inputs // 256)) if kind == "summed" else 1
+    rows = 128 if kind == "head" else 64
+    while rows > 16 and -(-outputs // rows) * most_splits < RESIDENT // 4:
+        rows //= 2
+    split = max(1, min(most_splits, RESIDENT // -(-outputs // rows)))
+    large = kind == "gated" and width >= MOST_TOKENS
+    return Tile(rows, width, 64 if large else 128, split, stages=5, warps=8 if large else 4)
