@@ -12,7 +12,7 @@ from tests.toy import ByteTokenizer
 
 from recguide.cli.origins import MEANINGS, STYLES, VISIBLE, Painter, legend
 from recguide.core import Chunk, Origin
-from recguide.engine.text import TextStream
+from recguide.engine.text import Pieces, TextStream
 
 SHOWN = list(MEANINGS)
 UNSEEN = {chr(VISIBLE.get(code, code)): code for code in range(128)}
@@ -51,7 +51,7 @@ def test_every_origin_has_a_style_and_the_legend_names_what_is_coloured():
 )
 def test_painted_pieces_add_up_to_the_text_and_keep_each_tokens_origin(text, cuts, stop):
     tokenizer = ByteTokenizer()
-    stream = TextStream(tokenizer.decode, (), (stop,) if stop else ())
+    stream = TextStream(Pieces(tokenizer.decode), (), (stop,) if stop else ())
     painter = Painter(tokenizer.decode, ())
     tokens = tokenizer.encode(text)
     shown, start = "", 0

@@ -11,6 +11,7 @@ from tests.fake import EOS, FakeBackbone, Script, Slip, decode, encode, engine, 
 
 from recguide.core import AdapterUse, FinishReason, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
+from recguide.engine.text import Pieces
 from recguide.speculation.rows import Phase
 from recguide.speculation.slots import torch_picker
 
@@ -38,13 +39,17 @@ def watched(machine):
         return replace(flight, land=land)
 
     machine.runner.launch = logged
-    of_text = machine._decode
 
-    def decode_and_log(ids):
-        events.append(("text", len(ids)))
-        return of_text(ids)
+    class Logged(Pieces):
+        def text(self, ids):
+            events.append(("text", len(ids)))
+            return super().text(ids)
 
-    machine._decode = decode_and_log
+        def behind(self, before, token):
+            events.append(("text", 1))
+            return super().behind(before, token)
+
+    machine._pieces = Logged(decode)
     return events
 
 
@@ -137,10 +142,9 @@ def test_other_requests_keep_their_chunks_when_one_has_no_text():
         raise RuntimeError("no text")
 
     machine = engine(SCRIPT)
-    decoder = machine._decode
-    machine._decode = broken
+    pieces, machine._pieces = machine._pieces, Pieces(broken)
     (ill,) = machine.add(PROMPT, SamplingParams(max_tokens=10))
-    machine._decode = decoder
+    machine._pieces = pieces
     (well,) = machine.add(PROMPT, SamplingParams(max_tokens=10, method="ar"))
     run(machine)
     assert ill.finish_reason is FinishReason.ABORT

@@ -7,6 +7,7 @@ from tests.fake import EOS, FakeBackbone, Script, Slip, decode, encode, engine, 
 
 from recguide.core import FinishReason, Origin, ParameterError, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
+from recguide.engine.text import Pieces
 
 PROMPT = tuple(encode("Say it: "))
 ANSWER = tuple(encode("the quick brown fox jumps over the lazy dog, and then it naps in the warm sun."))
@@ -232,13 +233,13 @@ def test_a_failing_detokeniser_ends_its_request_and_leaves_the_engine_well():
 
     script = Script(PROMPT, ANSWER)
     machine = engine(script)
-    machine._decode = broken
+    machine._pieces = Pieces(broken)
     failed = [machine.add(PROMPT, SamplingParams(max_tokens=10, **more))[0] for more in ({}, {"stop": ["x"]})]
     run(machine)
     assert all("no text" in str(request.error) for request in failed)
     assert not any(chunk.completion for request in failed for chunk in request.inbox)
     assert machine.runner.pool.used_pages == 0
-    machine._decode = decode
+    machine._pieces = Pieces(decode)
     (request,) = machine.add(PROMPT, SamplingParams(max_tokens=10))
     run(machine)
     assert request.completion().text == decode(ANSWER[:10])

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fake import decode
 
-from recguide.engine.text import TextStream
+from recguide.engine.text import Pieces, TextStream
 
 BYTES = st.lists(st.integers(0, 255), max_size=40)
 WORDS = st.text(alphabet="ab€😀<", min_size=1, max_size=6)
 
 
 def streamed(ids, stops=(), may_stop=True):
-    stream = TextStream(decode, (), stops)
+    stream = TextStream(Pieces(decode), (), stops)
     deltas = []
     for token in ids:
         if stream.push(token, may_stop=may_stop):
@@ -67,7 +67,7 @@ def pieces(ids):
 
 
 def test_a_stop_string_counts_before_the_character_its_token_began():
-    stream = TextStream(pieces, (), ["X"])
+    stream = TextStream(Pieces(pieces), (), ["X"])
     assert not stream.push(3, may_stop=True)
     assert stream.push(1, may_stop=True)
     stream.finish()
@@ -75,7 +75,7 @@ def test_a_stop_string_counts_before_the_character_its_token_began():
 
 
 def test_whole_characters_of_a_token_are_released_and_its_begun_one_is_held():
-    stream = TextStream(pieces, (), [])
+    stream = TextStream(Pieces(pieces), (), [])
     stream.push(1, may_stop=True)
     assert stream.take(final=False) == "X"
     stream.push(2, may_stop=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from recguide.core import Chunk, Origin
-from recguide.engine.text import Decode, TextStream
+from recguide.engine.text import Decode, Pieces, TextStream
 
 STYLES = {
     Origin.PREFILL: "",
@@ -54,7 +54,7 @@ class Painter:
     """
 
     def __init__(self, decode: Decode, prompt: Sequence[int]) -> None:
-        self._stream = TextStream(decode, prompt, ())
+        self._stream = TextStream(Pieces(decode), prompt, ())
         self._spans: deque[tuple[int, Origin]] = deque()
 
     def paint(self, chunk: Chunk) -> Text:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from recguide.core import Chunk, FinishReason, Origin, TokenLogprobs, light
 from recguide.engine.request import Request
 from recguide.engine.rounds import Verdict
-from recguide.speculation.rows import BranchKind, Phase
+from recguide.speculation.rows import BranchKind, Layout, Phase
 
 _PREFILLS, _DRAFTS, _VERIFIES = Phase.PREFILL, Phase.DRAFT, Phase.VERIFY
 _FROM_PREFILL, _PLAIN = (Origin.PREFILL,), (Origin.AR,)
@@ -52,14 +52,14 @@ def advance(request: Request, verdict: Verdict) -> Advanced:
     elif phase is _VERIFIES:
         request.cached += len(verdict.tokens)
     if verdict.tokens:
-        try:
-            if request.params.stop:
+        if request.params.stop:
+            try:
                 _emit_with_text(request, verdict)
-            else:
-                request.emitted += verdict.tokens
-                _end(request, stopped=verdict.stopped)
-        finally:
-            request.cached -= start + len(verdict.tokens) - len(request.emitted)
+            finally:
+                request.cached -= start + len(verdict.tokens) - len(request.emitted)
+        else:
+            request.emitted += verdict.tokens
+            _end(request, stopped=verdict.stopped)
     return Advanced(request, verdict, drafted_by, start, len(request.emitted) - start)
 
 
@@ -97,11 +97,14 @@ def _end(request: Request, *, stopped: bool) -> None:
 def publish(done: Advanced) -> Chunk | None:
     """Completes what `advance` began; returns what a stream may show, None if nothing was emitted."""
     request, verdict, kept = done.request, done.verdict, done.kept
-    if not verdict.tokens:
+    layout, tokens = verdict.layout, verdict.tokens
+    if not tokens:
         _count(request, verdict, 0)
         # One that was to emit nothing ends here all the same.
         return _chunk(request, (), (), ()) if request.finish_reason is FinishReason.LENGTH else None
-    tokens, origins, logprobs = verdict.tokens[:kept], _origins(done)[:kept], verdict.logprobs[:kept]
+    if kept and request.finish_reason is None and _is_step(layout):
+        return _publish_step(request, verdict)
+    tokens, origins, logprobs = tokens[:kept], _origins(done)[:kept], verdict.logprobs[:kept]
     request.origins += origins
     if not request.params.stop:
         request.text.extend(tokens)
@@ -112,6 +115,33 @@ def publish(done: Advanced) -> Chunk | None:
     request.stats.tokens = len(request.emitted)
     _count(request, verdict, kept)
     return _chunk(request, tokens, origins, logprobs)
+
+
+def _is_step(layout: Layout) -> bool:
+    """Whether it is a plain step and nothing else."""
+    return (
+        len(layout.rows) == len(layout.block) == 1
+        and layout.phase is _VERIFIES
+        and layout.draft is None
+        and not layout.padding
+    )
+
+
+def _publish_step(request: Request, verdict: Verdict) -> Chunk:
+    """The same for a plain step that ends nothing: there are many of them."""
+    text, stats, logprobs = request.text, request.stats, None
+    request.origins += _PLAIN
+    if not request.params.stop:
+        text.extend(verdict.tokens)
+    if request.params.logprobs is not None:
+        logprobs = verdict.logprobs
+        request.logprobs += logprobs
+    stats.tokens += 1
+    stats.forwards += 1
+    stats.query_tokens += 1
+    stats.untrimmed += 1
+    stats.blocks[1] += 1
+    return Chunk(request.choice, text.take(final=False), verdict.tokens, _PLAIN, logprobs)
 
 
 def _chunk(

@@ -43,7 +43,7 @@ from recguide.engine.rounds import Decision
 from recguide.engine.scheduler import Scheduled, Scheduler
 from recguide.engine.start import start
 from recguide.engine.tables import Identity, Policies
-from recguide.engine.text import Decode, TextStream, UndecodableTokens, remembering
+from recguide.engine.text import Decode, Pieces, TextStream, UndecodableTokens
 from recguide.engine.tracing import Tracer, trace_header
 from recguide.guidance.history import History
 from recguide.guidance.policy import Policy
@@ -91,7 +91,7 @@ class Engine:
         self.vocabulary = backbone.vocabulary
         self.config = config
         self._backbone = backbone
-        self._decode = remembering(decode)
+        self._pieces = Pieces(decode)
         self.grammars = grammars
         most = backbone.max_positions
         self._limit = most if config.max_model_len is None else min(config.max_model_len, most)
@@ -195,7 +195,7 @@ class Engine:
                 method=method,
                 block=block,
                 table=BlockTable(self.runner.pool, self._tree),
-                text=TextStream(self._decode, prompt, params.stop),
+                text=TextStream(self._pieces, prompt, params.stop),
                 sampling=Sampling(own, params.temperature),
                 stops=stop_tokens(params, self.vocabulary),
                 by_logits=edits_logits(params) or filters(params) or bool(params.logprobs),
