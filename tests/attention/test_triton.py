@@ -11,6 +11,7 @@ from tests.attention.batches import batches
 
 from recguide.attention.columns import Columns
 from recguide.attention.packing import BatchShape, Flat, batch_of, pack
+from recguide.attention.places import places_of
 from recguide.attention.recent import RecentWork
 from recguide.attention.reference import ReferenceAttention
 from recguide.attention.rotation import Rotation
@@ -436,10 +437,13 @@ class TestGraphs:
         heads, kv_heads, dim, page_size, dtype = 32, 8, 128, 16, torch.bfloat16
         cache = cache_of(2048, page_size, kv_heads, dim, dtype)
         attention = TritonAttention(cache, heads)
-        shape = BatchShape(tokens=64, wanted=1, requests=64, pages=300, tiling=attention.tiling(64))
+        tiling = attention.tiling(64)
+        shape = BatchShape(64, 1, 64, 300, page_size, tiling)
         columns = Columns(shape.columns())
         device = torch.zeros(columns.size, dtype=torch.uint8, device=DEVICE)
-        bucket = batch_of(columns.tensors(device), shape)
+        tensors = columns.tensors(device)
+        place, bucket = places_of(tensors, page_size, tiling), batch_of(tensors, shape)
+        bucket.row.fill_(-1)
         bucket.kv_slots.fill_(-1)
         given = torch.randn(64, heads + 2 * kv_heads, dim, device=DEVICE).to(dtype)
         turn = rotation_at(torch.arange(64, device=DEVICE), dim, dtype)
@@ -447,6 +451,7 @@ class TestGraphs:
         attend = attention.plan(bucket)
 
         def forward():
+            place()
             qkv.copy_(given)
             return attend(0, qkv, turn)
 
@@ -463,7 +468,7 @@ class TestGraphs:
             tables = tables_of(rows, page_size)
             flat = Flat(rows, tables, page_size)
             host = np.zeros(columns.size, np.uint8)
-            flat.fill(columns.arrays(host), tables, page_size, shape.tiling)
+            flat.fill(columns.arrays(host), tables, tiling)
             device.copy_(torch.from_numpy(host))
             batch = packed(attention, rows, tables, page_size)
             n = len(batch.tokens)

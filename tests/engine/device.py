@@ -62,6 +62,7 @@ class PaddedForwards:
     def forward(self, bucket):
         self.ran.append(bucket)
         flat = self._inputs.flat
+        self._inputs.place()
         batch = self._inputs.batch_with(flat)
         # PyTorch's attention takes every token for some row's.
         own = {name: getattr(batch, name)[: flat.tokens] for name in PER_TOKEN}

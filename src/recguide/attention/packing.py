@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recguide.attention.columns import Arrays, Column, Columns
+from recguide.attention.places import FACTS, SLOT, places_of
 from recguide.attention.recent import RecentWork
 from recguide.attention.structure import Structure, structure_of
 from recguide.attention.work import FIELDS, OWN, SEEN, TOKEN, RowColumns, Tiling, items_cap, work_list
@@ -25,14 +26,10 @@ from recguide.core import AdapterUse, PackedBatch, RecGuideError, Row
 Ints = NDArray[np.int32]
 Tables = Sequence[Sequence[int] | Ints]
 
-FACTS = ("row", "request", "slot", "stem", "prefix")
-"""What every token knows of its row: one matrix, each row of it one field of PackedBatch."""
-REQUEST, SLOT, STEM, PREFIX = range(1, 5)
-
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """Room for a batch: query tokens, wanted logits, requests, and pages of a request.
+    """Room for a batch: query tokens, wanted logits, requests, and pages of a request, of so many tokens.
 
     `tiling` is how the attention is cut, None for a backend that needs no work list.
     """
@@ -41,6 +38,7 @@ class BatchShape:
     wanted: int
     requests: int
     pages: int
+    page_size: int
     tiling: Tiling | None = None
 
     def columns(self) -> dict[str, Column]:
@@ -61,6 +59,7 @@ class BatchShape:
             "wanted": Column((self.wanted,)),
             "order": Column((0 if tiling is None else n, len((TOKEN, SEEN, OWN)))),
             "work": Column((items, FIELDS)),
+            "begins": Column((2, n)),  # stems and prefixes of at most so many rows, in packed order
             "block_tables": Column((self.requests, self.pages)),
         }
 
@@ -71,31 +70,31 @@ class Flat:
     Attributes:
         rows: as given.
         structure: how they lie.
-        starts: [rows] int32, absolute position of slot 0 of each, as given.
+        begins: [2, rows] int32, stem and prefix of each, as given.
 
     Raises RecGuideError, naming the row, if they cannot run together.
     """
 
-    __slots__ = ("_begins", "rows", "starts", "structure")
+    __slots__ = ("begins", "rows", "structure")
 
     def __init__(self, rows: Sequence[Row], tables: Tables, page_size: int) -> None:
         self.rows = rows
         self.structure = structure_of(rows)
         _check(rows, self.structure, tables, page_size)
-        self._begins = np.array([[row.stem for row in rows], [row.prefix for row in rows]], np.int32)
-        self.starts = self._begins[0] + self._begins[1]
+        self.begins = np.array([[row.stem for row in rows], [row.prefix for row in rows]], np.int32)
 
-    def moved(self, by: int) -> Flat:
-        """The same rows so many positions further on; `rows` are those that they were made from."""
+    def moved(self, by: int | Ints) -> Flat:
+        """The same rows so many positions further on, all of them or each [rows]; `rows` are those that they
+        were made from."""
         further = copy(self)
-        further._begins = self._begins + np.array([[0], [by]], np.int32)
-        further.starts = self.starts + by
+        further.begins = self.begins.copy()
+        further.begins[1] += by
         return further
 
     @property
     def prefix_tokens(self) -> int:
         """M, the prefix of each request once."""
-        return int(self._begins[1, self.structure.first_rows].sum())
+        return int(self.begins[1, self.structure.first_rows].sum())
 
     @property
     def tokens(self) -> int:
@@ -106,9 +105,9 @@ class Flat:
         """Number of wanted logits."""
         return len(self.structure.wanted)
 
-    def shape(self, requests: int, pages: int, tiling: Tiling | None) -> BatchShape:
+    def shape(self, requests: int, pages: int, page_size: int, tiling: Tiling | None) -> BatchShape:
         """Room for these rows and no more."""
-        return BatchShape(self.tokens, self.wanted, requests, pages, tiling)
+        return BatchShape(self.tokens, self.wanted, requests, pages, page_size, tiling)
 
     @property
     def packed_rows(self) -> list[Row]:
@@ -119,73 +118,51 @@ class Flat:
         self,
         arrays: Arrays,
         tables: Tables,
-        page_size: int,
         tiling: Tiling | None = None,
         recent: RecentWork | None = None,
     ) -> None:
-        """Writes the batch into arrays of its own shape or a larger one, padding included.
+        """Writes the batch into arrays of its own shape or a larger one, padding included, but for what
+        follows from where rows begin (see `places`).
 
         `recent` spares most work lists of rows that come again.
         """
         fill_structure(arrays, self.structure)
-        self.fill_in(arrays, tables, page_size, tiling, recent)
+        self.fill_in(arrays, tables, tiling, recent)
 
     def fill_in(
         self,
         arrays: Arrays,
         tables: Tables,
-        page_size: int,
         tiling: Tiling | None = None,
         recent: RecentWork | None = None,
     ) -> None:
         """Writes what `fill_structure` leaves out."""
         arrays["tokens"][: self.tokens] = list(chain.from_iterable([row.tokens for row in self.packed_rows]))
-        self.fill_places(arrays, enumerate(tables), page_size, tiling, recent)
+        self.fill_begins(arrays, enumerate(tables), tiling, recent)
 
-    def fill_places(
+    def fill_begins(
         self,
         arrays: Arrays,
         tables: Iterable[tuple[int, Sequence[int] | Ints]],
-        page_size: int,
         tiling: Tiling | None = None,
         recent: RecentWork | None = None,
     ) -> None:
-        """Writes all that says where in their texts and in the cache rows stand, and what they see.
+        """Writes where rows begin, and what work that makes.
 
         `tables` are those of requests, by their numbers, that are not written yet.
         """
-        lies, at = self.structure, slice(self.tokens)
-        arrays["facts"][STEM:, at] = self._begins.take(lies.row, 1)
-        np.add(self.starts.take(lies.row), lies.facts[SLOT], out=arrays["positions"][at])
+        lies = self.structure
+        begins = self.begins.take(lies.packed, 1)
+        arrays["begins"][:, : len(lies.packed)] = begins
         block_tables = arrays["block_tables"]
         for request, table in tables:
             block_tables[request, : len(table)] = table
-        self._fill_cache(arrays, page_size)
-        self._fill_work(arrays, tiling, recent)
-
-    def _fill_cache(self, arrays: Arrays, page_size: int) -> None:
-        """Where the causal tokens' KV goes."""
-        block_tables, written = arrays["block_tables"], self.structure.written
-        if not written:
-            return
-        positions = arrays["positions"][:written]
-        page = positions // page_size
-        # Of flat indices, as two of them at once take NumPy several times as long.
-        where = self.structure.facts[REQUEST, :written] * block_tables.shape[1]
-        where += page
-        beyond = block_tables.reshape(-1).take(where)
-        beyond -= page
-        beyond *= page_size
-        np.add(beyond, positions, out=arrays["kv_slots"][:written])
-
-    def _fill_work(self, arrays: Arrays, tiling: Tiling | None, recent: RecentWork | None) -> None:
         if tiling is None:
             return
-        lies = self.structure
-        stems, prefixes = self._begins.take(lies.packed, 1)
+        stems, prefixes = begins
         rows = RowColumns(lies.requests, prefixes, stems, lies.causal, lies.lengths)
-        make = work_list if recent is None else recent.work_list
-        arrays["order"][: self.tokens], work = make(rows, tiling)
+        order, work = work_list(rows, tiling) if recent is None else recent.work_list(lies, rows, tiling)
+        arrays["order"][: self.tokens] = order
         arrays["work"][: len(work)] = work
 
 
@@ -225,11 +202,13 @@ def pack(
     Raises RecGuideError for rows that cannot run together, naming the row.
     """
     flat = Flat(rows, tables, page_size)
-    shape = flat.shape(len(tables), max(map(len, tables)), tiling)
+    shape = flat.shape(len(tables), max(map(len, tables)), page_size, tiling)
     columns = Columns(shape.columns())
     buffer = np.zeros(columns.size, np.uint8)
-    flat.fill(columns.arrays(buffer), tables, page_size, tiling, recent)
-    return batch_of(columns.tensors(torch.from_numpy(buffer).to(device)), shape, flat)
+    flat.fill(columns.arrays(buffer), tables, tiling, recent)
+    tensors = columns.tensors(torch.from_numpy(buffer).to(device))
+    places_of(tensors, page_size, tiling)()
+    return batch_of(tensors, shape, flat)
 
 
 def batch_of(

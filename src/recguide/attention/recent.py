@@ -1,37 +1,25 @@
 """Work lists used again: from one forward to the next texts grow, and often little else changes.
 
-What a work list says depends on the rows' lengths and kinds, and on how many blocks of keys each tile sees;
-prefixes and stems only say where the last block ends. So a list is made with a block to spare for each tile,
-and serves again with its ends moved, until some tile sees more blocks than it lists, or far fewer. Blocks
-that are listed and do not exist cost nothing: an item ends where its keys do.
+What a work list says depends on how rows lie, and on how many blocks of keys each tile sees; where the last
+block ends is worked out in the forward (see `places`). So a list is made with a block to spare for each tile,
+and serves again until rows have moved so far that some tile may see more blocks than it lists, or far fewer.
+Blocks that are listed and do not exist cost nothing: an item ends where its keys do.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recguide.attention.work import (
-    CACHED,
-    DRAFT,
-    DRAFT_END,
-    OPEN,
-    QUERY,
-    SEEN,
-    TOKEN,
-    TOKENS,
-    RowColumns,
-    Tiling,
-    work_list,
-)
+from recguide.attention.work import CACHED, DRAFT, DRAFT_END, TOKENS, RowColumns, Tiling, work_list
 
 Ints = NDArray[np.int32]
-Index = NDArray[np.intp]
 
-_Key = tuple[bytes | Tiling, ...]
+_Key = tuple[Hashable, Tiling]
 
 KEPT = 64
 """Arrangements of rows whose list is kept, the last one of each, and others that have been met."""
@@ -44,24 +32,22 @@ MOST_SPARE = 2 * SPARE
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A list, and what it takes to move its ends.
+    """A list, and how far it serves.
 
     Attributes:
-        row, ahead: [N], of each token of `order` its row, and the keys that it sees beyond prefix and stem.
-        queries: [tiles], where each tile begins in `order`.
-        flying: of each tile, keys in flight among which its tokens see some.
-        blocks: of each tile, those listed.
-        tile: of each row of `work` its tile; the number of tiles where the row is no item.
+        begin: [rows], where the rows began for which it was made: prefix and stem.
+        back, on: tokens that all rows may have moved at least, at most.
     """
 
     order: Ints
     work: Ints
-    row: Index
-    ahead: Ints
-    queries: Index
-    flying: Ints
-    blocks: Ints
-    tile: Index
+    begin: Ints
+    back: int
+    on: int
+
+    def serves(self, begin: Ints) -> bool:
+        moved = begin - self.begin
+        return bool(moved.max() <= self.on and moved.min() >= self.back)
 
 
 class RecentWork:
@@ -71,17 +57,19 @@ class RecentWork:
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
         self._met: OrderedDict[_Key, None] = OrderedDict()
 
-    def work_list(self, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
-        """What `work.work_list` returns, with blocks to spare where it does not matter.
+    def work_list(self, lies: Hashable, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
+        """What `work.work_list` returns, but for where keys end, and with blocks to spare where it does not
+        matter. The arrays are kept here.
 
-        The arrays are kept here: the next call may change them.
+        Args: lies: tells rows apart that differ in more than prefixes and stems.
         """
-        key = (*[column.tobytes() for column in (rows.request, rows.causal, rows.length)], tiling)
+        key = (lies, tiling)
         known = self._known.get(key)
         if known is None and self._is_new(key):
             return work_list(rows, tiling)
-        if known is None or not _moved(known, rows, tiling):
-            known = self._known[key] = _remembered(rows, tiling)
+        begin = rows.prefix + rows.stem
+        if known is None or not known.serves(begin):
+            known = self._known[key] = _made(rows, begin, tiling)
             self._known.move_to_end(key)
             if len(self._known) > KEPT:
                 self._known.popitem(last=False)
@@ -97,45 +85,19 @@ class RecentWork:
         return True
 
 
-def _remembered(rows: RowColumns, tiling: Tiling) -> _Known:
-    spare = 0 if tiling.exact else SPARE
+def _made(rows: RowColumns, begin: Ints, tiling: Tiling) -> _Known:
+    spare, most_spare = (0, 0) if tiling.exact else (SPARE, MOST_SPARE)
     order, work = work_list(rows, tiling, spare)
-    row = np.arange(len(rows.length)).repeat(rows.length)[order[:, TOKEN]]
-    is_item = work[:, TOKENS] > 0
-    is_item[tiling.programs] = False  # the row on split tiles
-    query = work[is_item, QUERY]
-    begins = np.zeros(len(order), np.bool_)
-    begins[query] = True
-    queries = begins.nonzero()[0]
-    tile_of_item = begins.cumsum()[query] - 1
-    tile = np.full(len(work), len(queries))
-    tile[is_item] = tile_of_item
-    flying = np.zeros(len(queries), np.int32)
-    flying[tile_of_item] = work[is_item, DRAFT_END] - work[is_item, DRAFT]
-    blocks = tiling.blocks(np.maximum.reduceat(order[:, SEEN], queries), flying)
+    items = np.delete(work, tiling.programs, 0)  # the row on split tiles
+    items = items[items[:, TOKENS] > 0]
+    cached, flying = items[:, CACHED], items[:, DRAFT_END] - items[:, DRAFT]
+    listed = tiling.blocks(cached, flying) + spare
+    # Keys in flight do not move, and share a block with cached ones but in exact mode.
+    keys, blocks = (cached, -(-cached // tiling.keys)) if tiling.exact else (cached + flying, listed)
     return _Known(
         order=order,
         work=work,
-        row=row,
-        ahead=order[:, SEEN] - (rows.prefix + rows.stem)[row],
-        queries=queries,
-        flying=flying,
-        blocks=blocks + spare,
-        tile=tile,
+        begin=begin,
+        back=int(((blocks - most_spare - 1) * tiling.keys + 1 - keys).max()),
+        on=int((blocks * tiling.keys - keys).min()),
     )
-
-
-def _moved(known: _Known, rows: RowColumns, tiling: Tiling) -> bool:
-    """Moves the list's ends to those of other prefixes and stems, unless these take another list."""
-    seen = (rows.prefix + rows.stem)[known.row]
-    seen += known.ahead
-    ends = np.zeros((2, len(known.queries) + 1), np.int32)
-    np.maximum.reduceat(seen, known.queries, out=ends[0, :-1])
-    spare = known.blocks - tiling.blocks(ends[0, :-1], known.flying)
-    if spare.min() < 0 or spare.max() > (0 if tiling.exact else MOST_SPARE):
-        return False
-    np.minimum.reduceat(seen, known.queries, out=ends[1, :-1])
-    known.order[:, SEEN] = seen
-    known.work[:, CACHED] = ends[0].take(known.tile)
-    known.work[:, OPEN] = ends[1].take(known.tile)
-    return True

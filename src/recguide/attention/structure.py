@@ -42,9 +42,8 @@ class Structure:
         row: [N], row of each token.
         facts: [3, N], of each token the place of its row in packed order, its request, and its slot.
         masked: tokens in mask slots.
-        wanted, wanted_row, wanted_slot, wanted_request: [W], token, row, slot and request of each logit.
+        wanted, wanted_slot, wanted_request: [W], token, slot and request of each logit.
         wanted_draft: [W], whether the row is a draft row.
-        wanted_ahead: [W], how far behind the position of its row's slot 0 the token lies that it predicts.
         written, adapter_start: as in PackedBatch, without padding.
     """
 
@@ -59,11 +58,9 @@ class Structure:
     facts: Ints
     masked: Ints
     wanted: Ints
-    wanted_row: Index
     wanted_slot: Ints
     wanted_request: Ints
     wanted_draft: NDArray[np.bool_]
-    wanted_ahead: Ints
     tokens: int
     written: int
     adapter_start: int
@@ -124,12 +121,9 @@ def _structure(forms: tuple[_Form, ...]) -> Structure:
         facts=np.stack([place, request[row], np.arange(tokens, dtype=np.int32) - starts[row]]),
         masked=starts[masked_row] + masked_slot,
         wanted=starts[wanted_row] + wanted_slot,
-        wanted_row=wanted_row,
         wanted_slot=wanted_slot,
         wanted_request=request[wanted_row],
         wanted_draft=~writes[wanted_row],
-        # Logits at slot i predict token i in a draft row, token i + 1 in a causal one.
-        wanted_ahead=wanted_slot + writes[wanted_row],
         tokens=tokens,
         written=int(length @ writes),
         adapter_start=tokens - int(length @ touched),

@@ -43,8 +43,8 @@ NEXT = 13
 """Item: row of the same program's next one; 0 for none."""
 MERGE = 14
 """Row m: row of the first item of the m-th split tile."""
-MERGES, MERGE_MOST = 0, 1
-"""Row `programs`: how many tiles are split, and the tokens of the largest one."""
+MERGES, MERGE_MOST, LISTED = range(3)
+"""Row `programs`: how many tiles are split, the tokens of the largest one, and the rows of the whole list."""
 
 TOKEN, SEEN, OWN = range(3)
 """Columns of `order`: token index, cached keys that it sees, and its row if that is a draft row, else -1."""
@@ -352,6 +352,7 @@ def _listed(cut: _Cut, tiles: _Tiles, tiling: Tiling) -> Ints | None:
         work[: len(split), MERGE] = row[split]
         work[tiling.programs, MERGES] = len(split)
         work[tiling.programs, MERGE_MOST] = items[split, TOKENS].max()
+    work[tiling.programs, LISTED] = len(work)
     return work
 
 

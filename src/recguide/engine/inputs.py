@@ -14,6 +14,7 @@ from torch import Tensor
 
 from recguide.attention.columns import Column, Columns
 from recguide.attention.packing import BatchShape, Flat, Tables, batch_of, fill_structure
+from recguide.attention.places import WantedPlaces, places_of
 from recguide.attention.recent import RecentWork
 from recguide.attention.structure import KEPT, Structure
 from recguide.core import AdapterUse, PackedBatch
@@ -45,7 +46,6 @@ class _HostSlots:
 
     seed: NDArray[np.int64]
     position: NDArray[np.int32]
-    start: NDArray[np.int32]
     slot: NDArray[np.int32]
     temperature: NDArray[np.float32]
     draft: NDArray[np.bool_]
@@ -56,18 +56,16 @@ class _HostSlots:
         return _HostSlots(*(getattr(table, column.name).numpy() for column in fields(_HostSlots)))
 
     def fill_structure(self, lies: Structure) -> None:
-        """Writes what the structure of a batch decides, padding included, which its position alone marks."""
+        """Writes what the structure of a batch decides, padding included, which its position alone marks:
+        the others' are worked out in the forward."""
         used = len(lies.wanted)
         self.slot[:used] = lies.wanted_slot
         self.draft[:used] = lies.wanted_draft
-        self.position[used:] = INERT
+        self.position[:used], self.position[used:] = 0, INERT
 
     def fill_in(self, flat: Flat, sampling: Sequence[Sampling]) -> None:
         """Writes the rest; `sampling` has an entry for each request."""
         lies, used = flat.structure, flat.wanted
-        start = self.start[:used]
-        start[:] = flat.starts[lies.wanted_row]
-        np.add(start, lies.wanted_ahead, out=self.position[:used])
         seeds, temperatures = zip(*sampling, strict=True)
         self.seed[:used] = np.array(seeds, np.int64)[lies.wanted_request]
         self.temperature[:used] = np.array(temperatures, np.float32)[lies.wanted_request]
@@ -101,8 +99,14 @@ class Inputs:
         self._tensors = tensors
         self.batch: PackedBatch = batch_of(tensors, room.batch, use=use)
         self.slots = SlotTable.over(tensors["slots"], room.batch.wanted)
+        wanted = WantedPlaces(self.slots.position, self.slots.start)
+        self._places = places_of(tensors, room.batch.page_size, room.batch.tiling, wanted)
         self._slots = _HostSlots.over(columns.tensors(host)["slots"], room.batch.wanted)
         self.settle = SettleTable(room.settle, tensors["settle"])
+
+    def place(self) -> None:
+        """Works out what follows from where rows begin, where the device reads it: a forward begins so."""
+        self._places()
 
     def batch_with(self, flat: Flat) -> PackedBatch:
         """The batch with what the host knows of it."""
@@ -133,7 +137,6 @@ class Inputs:
         self,
         flat: Flat,
         tables: Tables,
-        page_size: int,
         sampling: Sequence[Sampling],
         judged: Sequence[Judged],
         recent: RecentWork | None = None,
@@ -144,7 +147,7 @@ class Inputs:
         """
         arrays, batch = self._arrays, self.room.batch
         self._fill_structure(flat.structure)
-        flat.fill_in(arrays, tables, page_size, batch.tiling, recent)
+        flat.fill_in(arrays, tables, batch.tiling, recent)
         self._slots.fill_in(flat, sampling)
         self.room.settle.fill(arrays["settle"], judged)
         self._filled = self._tables_at + 4 * len(tables) * batch.pages
@@ -155,7 +158,6 @@ class Inputs:
         before: Inputs,
         flat: Flat,
         grown: Iterable[tuple[int, NDArray[np.int32]]],
-        page_size: int,
         recent: RecentWork | None = None,
     ) -> None:
         """Writes plain steps that follow those of `before`, an input of the same room, but for their tokens.
@@ -164,10 +166,7 @@ class Inputs:
         """
         filled = before._filled
         self._bytes[:filled] = before._bytes[:filled]
-        flat.fill_places(self._arrays, grown, page_size, self.room.batch.tiling, recent)
-        used = flat.wanted
-        self._slots.start[:used] += 1
-        self._slots.position[:used] += 1
+        flat.fill_begins(self._arrays, grown, self.room.batch.tiling, recent)
         self._filled, self._judged = filled, before._judged
         self.count_down(self._judged)
 

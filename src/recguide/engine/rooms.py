@@ -45,6 +45,7 @@ def bucket_room(bucket: Bucket, limits: Limits, attention: Attention, page_size:
         wanted=bucket.wanted,
         requests=requests,
         pages=pages_for(limits.length, page_size),
+        page_size=page_size,
         tiling=attention.tiling(bucket.tokens),
     )
     settle = SettleShape(
@@ -57,7 +58,12 @@ def bucket_room(bucket: Bucket, limits: Limits, attention: Attention, page_size:
 
 
 def inputs_alone(
-    plan: Sequence[Scheduled], flat: Flat, tables: Tables, attention: Attention, device: torch.device
+    plan: Sequence[Scheduled],
+    flat: Flat,
+    tables: Tables,
+    attention: Attention,
+    page_size: int,
+    device: torch.device,
 ) -> Inputs:
     """Inputs for one forward of its own size."""
     batch = BatchShape(
@@ -65,6 +71,7 @@ def inputs_alone(
         wanted=max(1, flat.wanted),
         requests=len(tables),
         pages=max(map(len, tables)),
+        page_size=page_size,
         tiling=attention.tiling(flat.tokens),
     )
     room = Room(batch, room_for(plan))

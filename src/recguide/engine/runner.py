@@ -112,12 +112,12 @@ class Runner:
         flat = Flat(rows, tables, self.pool.page_size)
         bucket = None if self._replays is None else self._replays.bucket(flat)
         if self._replays is None or bucket is None:
-            inputs = inputs_alone(plan, flat, tables, self._attention, self._device)
+            inputs = inputs_alone(plan, flat, tables, self._attention, self.pool.page_size, self._device)
         else:
             inputs = self._replays.inputs(bucket)
         docket = docket_of(plan, inputs.room.settle)
         sampling = [scheduled.request.sampling for scheduled in plan]
-        inputs.fill(flat, tables, self.pool.page_size, sampling, docket.judged, self._recent)
+        inputs.fill(flat, tables, sampling, docket.judged, self._recent)
         # Some may be left to the host: the room for stop tokens is not the same in all inputs.
         settled = steps - docket.places[:steps].count(BY_HOST)
         inputs.count_down(settled)
@@ -129,7 +129,7 @@ class Runner:
         inputs = self._with_graphs.inputs(ready.bucket)
         flat = ready.flat.moved(1)
         tables = ((at, ready.plan[at].request.table.array) for at in grown)
-        inputs.fill_step(ready.inputs, flat, tables, self.pool.page_size, self._recent)
+        inputs.fill_step(ready.inputs, flat, tables, self._recent)
         return replace(ready, flat=flat, inputs=inputs)
 
     def go(self, ready: Ready) -> Flight:
@@ -158,6 +158,7 @@ class Runner:
     def _run(self, inputs: Inputs, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """A forward over filled inputs: its logits, and the words of its output."""
         assert self._picker is not None, "without one the host picks"
+        inputs.place()
         logits = self.backbone.forward(batch, self._attention.plan(batch))
         picks = self._picker(logits, inputs.slots)
         words = inputs.room.settle.output_words(inputs.room.batch.wanted)
@@ -254,7 +255,7 @@ class Runner:
             raise RecGuideError(f"graphs: there is none for {flat.tokens} query tokens")
         greedy = [Sampling(0, 0.0)] * len(tables)
         inputs = self._with_graphs.inputs(bucket)
-        inputs.fill(flat, tables, self.pool.page_size, greedy, ())
+        inputs.fill(flat, tables, greedy, ())
         inputs.send()
         return bucket
 
