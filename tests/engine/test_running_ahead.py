@@ -15,6 +15,7 @@ from recguide.core import FinishReason, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.errors import OutOfMemory
 from recguide.engine.rooms import Limits
+from recguide.speculation.rows import Phase
 
 ANSWER = tuple(encode("the quick brown fox jumps over the lazy dog, and then it naps in the warm sun."))
 SCRIPTS = [Script((200 + at, *encode("Say it: ")), ANSWER[at:]) for at in range(4)]
@@ -27,6 +28,50 @@ def assert_idle(machine):
     assert not machine.busy
     assert pool.used_pages == 0
     assert pool.free_pages + pool.cached_pages == pool.pages
+
+
+def started(machine):
+    """Lists that tell, while it runs, of forwards that were made ahead, and of those that were not."""
+    ahead, others, go, launch = [], [], machine._ahead.go, machine._launch
+
+    def go_and_note(landed):
+        flight = go(landed)
+        if flight is not None:
+            ahead.append(flight)
+        return flight
+
+    machine._ahead.go = go_and_note
+    machine._launch = lambda: others.append(launch())
+    return ahead, others
+
+
+@pytest.mark.parametrize("requests", [1, 4])
+@pytest.mark.parametrize(("method", "block"), [("ar", None), ("linear", 8)])
+def test_rounds_without_branches_wait_for_the_host_only_at_their_beginning_and_end(method, block, requests):
+    machine = padded_engine(FakeBackbone(*SCRIPTS), decode)
+    ahead, others = started(machine)
+    params = SamplingParams(max_tokens=60, method=method, block_size=block)
+    added = [machine.add(one.prompt, params)[0] for one in SCRIPTS[:requests]]
+    run(machine)
+    for request, script in zip(added, SCRIPTS, strict=False):
+        assert request.completion().token_ids == script.answer[:60]
+    assert_idle(machine)
+    assert len(ahead) > 10
+    assert len(others) <= 5
+
+
+def test_a_draft_is_made_ahead_beside_branches_too_and_dropped_where_one_is_reused():
+    machine = padded_engine(model("llama"), test_equality.decode, limits=SMALL)
+    ahead, _ = started(machine)
+    prompt = (4, 5, 6)
+    params = {"max_tokens": 60, "temperature": 0.8, "seed": 3}
+    params |= {"ignore_eos": True}
+    request = machine.add(prompt, SamplingParams(**params, method="recguide", block_size=3))[0]
+    run(machine)
+    assert [request.completion().token_ids] == [one.token_ids for one in alone(prompt, tuple(params.items()))]
+    drafts = sum(flight.plan[0].layout.phase is Phase.DRAFT for flight in ahead)
+    assert drafts > 5
+    assert sum(request.stats.reused.values()) > 2
 
 
 @pytest.mark.parametrize("cap", [4, 30])
@@ -165,7 +210,9 @@ def any_params(random):
 METHODS = (
     *({"method": "ar"}, {"method": "recguide", "policy": "ar"}) * 4,
     {"method": "recguide", "policy": "price"},
-    {"method": "linear", "block_size": 4},
+    *({"method": "linear", "block_size": block} for block in (2, 4, 8)),
+    {"method": "recguide", "block_size": 4},
+    {"method": "tidar", "block_size": 4},
 )
 
 

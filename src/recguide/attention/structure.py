@@ -37,6 +37,7 @@ class Structure:
     Attributes:
         packed: [R], rows in packed order: their numbers as given, which `row` and `wanted_row` are too.
         first_rows: [requests], the first row of each as given.
+        first_tokens: [R], where each row begins, as given.
         row_starts, requests, causal, lengths: [R], in packed order; the first is where a row begins.
         bounds: [R], as given; a row's request's first row, the tokens that it caches, its longest stem.
         row: [N], row of each token.
@@ -49,6 +50,7 @@ class Structure:
 
     packed: Index
     first_rows: Index
+    first_tokens: Ints
     row_starts: tuple[int, ...]
     requests: Ints
     causal: NDArray[np.bool_]
@@ -112,6 +114,7 @@ def _structure(forms: tuple[_Form, ...]) -> Structure:
     return Structure(
         packed=packed,
         first_rows=np.unique([first for first, _, _ in bounds]),
+        first_tokens=starts,
         row_starts=tuple((ends - packed_lengths).tolist()),
         requests=request[packed],
         causal=writes[packed],

@@ -26,6 +26,11 @@ class Docket:
     judged: list[Judged]
     places: list[int]
 
+    @property
+    def wanted(self) -> int:
+        """W."""
+        return self.spans[-1][-1].stop
+
 
 def spans_of(plan: Sequence[Scheduled]) -> list[list[slice]]:
     """For each request, where the wanted slots of each of its rows lie among the W logits."""

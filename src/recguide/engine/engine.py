@@ -115,7 +115,7 @@ class Engine:
             lay_out, mask=self.vocabulary.mask, diffusion_adapter=self._backbone.diffusion_adapter
         )
         self._planner = Planner(self._policies.named, config.batching, self._rows, config.max_batch_tokens)
-        self._ahead = RunAhead(self.runner, self._scheduler, self._rows)
+        self._ahead = RunAhead(self.runner, self._scheduler, self._rows, self.vocabulary.mask)
         self._flown = Flown()
         self._tracer = (
             None
@@ -253,6 +253,8 @@ class Engine:
                 self._advance(scheduled.request, decision, done, flown)
         if self._flight is None:
             self._launch()
+        else:
+            self._flight = self._ahead.laid_out(self._flight)
         for advanced in done:
             self._publish(advanced, emitted)
         verdicts = {advanced.request: advanced.verdict for advanced in done}

@@ -22,6 +22,8 @@ from recguide.engine.request import Sampling
 from recguide.speculation.slots import INERT, SlotTable
 from recguide.speculation.step import Judged, SettleShape, SettleTable, StepOutput
 
+Index = NDArray[np.intp]
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -168,11 +170,11 @@ class Inputs:
         self._bytes[:filled] = before._bytes[:filled]
         flat.fill_begins(self._arrays, grown, self.room.batch.tiling, recent)
         self._filled, self._judged = filled, before._judged
-        self.count_down(self._judged)
+        self.count_down(slice(self._judged))
 
-    def count_down(self, requests: int) -> None:
-        """The first of the judged requests may emit one token less."""
-        self._caps[:requests] -= 1
+    def count_down(self, judged: slice | list[int]) -> None:
+        """These of the judged requests may emit one token less."""
+        self._caps[judged] -= 1
 
     @property
     def fewest_left(self) -> int:
@@ -183,9 +185,17 @@ class Inputs:
     def _caps(self) -> NDArray[np.int32]:
         return self.room.settle.caps(self._arrays["settle"], self._judged)
 
-    def set_tokens(self, tokens: NDArray[np.int32]) -> None:
-        """Changes the first tokens of the batch; the rest of what is filled in stays."""
-        self._arrays["tokens"][: len(tokens)] = tokens
+    def set_tokens(self, at: Index | NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
+        """Changes these tokens of the batch; the rest of what is filled in stays."""
+        self._arrays["tokens"][at] = tokens
+
+    def set_blocks(self, words: Index, tokens: NDArray[np.int32]) -> None:
+        """Changes these words of the blocks to settle."""
+        self._arrays["settle"][words] = tokens
+
+    def move(self, flat: Flat, recent: RecentWork | None = None) -> None:
+        """The same rows where `flat` has them."""
+        flat.fill_begins(self._arrays, (), self.room.batch.tiling, recent)
 
     def send(self) -> None:
         """Begins to copy what is filled in to the device."""

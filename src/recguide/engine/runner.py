@@ -103,10 +103,10 @@ class Runner:
             _nothing,
         )
 
-    def ready(self, plan: Sequence[Scheduled], *, steps: int = 0) -> Ready:
+    def ready(self, plan: Sequence[Scheduled], steps: Sequence[int] = ()) -> Ready:
         """Packs a plan on the host, which may be done while another forward runs, but one plan at a time.
 
-        The first `steps` of it are plain steps of requests that have a token on its way.
+        `steps` of it are plain steps of requests that have a token on its way.
         """
         rows, tables = _rows_and_tables(plan)
         flat = Flat(rows, tables, self.pool.page_size)
@@ -119,9 +119,9 @@ class Runner:
         sampling = [scheduled.request.sampling for scheduled in plan]
         inputs.fill(flat, tables, sampling, docket.judged, self._recent)
         # Some may be left to the host: the room for stop tokens is not the same in all inputs.
-        settled = steps - docket.places[:steps].count(BY_HOST)
+        settled = [docket.places[at] for at in steps if docket.places[at] != BY_HOST]
         inputs.count_down(settled)
-        return Ready(plan, docket, flat, bucket, inputs, settled == len(plan) and bucket is not None)
+        return Ready(plan, docket, flat, bucket, inputs, len(settled) == len(plan) and bucket is not None)
 
     def ready_again(self, ready: Ready, grown: Iterable[int]) -> Ready:
         """Packs the plain steps that follow those of `ready`; `grown` are requests of it with new pages."""
@@ -131,6 +131,12 @@ class Runner:
         tables = ((at, ready.plan[at].request.table.array) for at in grown)
         inputs.fill_step(ready.inputs, flat, tables, self._recent)
         return replace(ready, flat=flat, inputs=inputs)
+
+    def moved(self, ready: Ready, by: NDArray[np.int32]) -> Ready:
+        """The same forward with its rows [rows] so many positions further on."""
+        flat = ready.flat.moved(by)
+        ready.inputs.move(flat, self._recent)
+        return replace(ready, flat=flat)
 
     def go(self, ready: Ready) -> Flight:
         """Starts the forward. The one before must have landed."""

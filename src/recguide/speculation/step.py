@@ -82,6 +82,10 @@ class SettleShape:
             and len(judged.branches) <= self.branches
         )
 
+    def block_at(self, judged: int) -> int:
+        """Word of a table at which the block of that request begins, by its index among those judged."""
+        return judged * self.stride + HEADER
+
     def caps(self, words: Words, requests: int) -> Words:
         """[requests] tokens that each of the first may still emit: a filled table's own, to be changed."""
         return words[: requests * self.stride].reshape(requests, self.stride)[:, 1]
@@ -220,9 +224,23 @@ class StepOutput:
         )
 
     @property
+    def emitted(self) -> Words:
+        """[R]."""
+        return self.verdicts[:, 1]
+
+    @property
     def stopped(self) -> Words:
         """[R], 0 or 1."""
         return self.verdicts[:, 2]
+
+    @property
+    def reused(self) -> Words:
+        """[R], index of a branch, negative for none."""
+        return self.verdicts[:, 4]
+
+    def last_tokens(self, requests: NDArray[np.intp]) -> Words:
+        """The last token that each of these emits."""
+        return self.verdicts[requests, VERDICT - 1 + self.emitted[requests]]
 
     @property
     def tokens(self) -> Words:
