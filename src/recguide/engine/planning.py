@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import mul
@@ -47,12 +48,17 @@ class _Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What one policy saw and planned; `requests` [R] are the view's."""
+    """What one policy saw and planned; `requests` [R] are the view's.
+
+    Attributes:
+        teaches: whether the outcome says something of drafts.
+    """
 
     policy: Policy
     requests: list[Request]
     view: View
     plan: Plan
+    teaches: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,8 @@ class Planner:
         self._rows = rows
         self._most = most
         self._foreseen: _Foreseen | None = None
+        self._standing: tuple[Sequence[Scheduled], _Foreseen] | None = None
+        """Plain steps that went on with the plan that they had, and that."""
 
     # --- a scheduler's planner ------------------------------------------------------------------------------
 
@@ -132,6 +140,8 @@ class Planner:
         they have for as long as policies let them. When these are asked, histories lack one step's entropy,
         and nothing else.
         """
+        if self._stands(plan):
+            return True
         requests = [one.request for one in plan if one.layout.phase is not _PREFILLS]
         chosen = [request for request in requests if request.policy is not None]
         self._foreseen = None
@@ -140,6 +150,7 @@ class Planner:
         same = self._going_on(chosen)
         if same is not None:
             self._foreseen = _Foreseen(same, chosen)
+            self._standing = plan, self._foreseen
             return True
         others = [_next(request) for request in requests if request.policy is None]
         given = _Given(len(others), sum(others), sum(others))
@@ -150,17 +161,38 @@ class Planner:
         turns = planned.turns.values()
         return len(turns) == len(chosen) and all(turn.verified == 1 and not turn.branches for turn in turns)
 
+    def _stands(self, plan: Sequence[Scheduled]) -> bool:
+        """Whether the same requests go on once more with the same plan."""
+        if self._standing is None or self._standing[1].planned is not self.planned:
+            return False
+        before, foreseen = self._standing
+        # Steps that are another step of the last ones are the same objects.
+        if len(plan) != len(before) or plan[0] is not before[0] or plan != before:
+            return False
+        if not self._again(foreseen.requests):
+            return False
+        self._foreseen = foreseen
+        return True
+
+    def _again(self, chosen: Sequence[Request]) -> bool:
+        """Whether all policies let so many of their requests take one more plain step."""
+        decided = self.planned.decided
+        if len(decided) == 1:
+            return decided[0].policy.again(len(chosen))
+        counts = Counter(request.policy for request in chosen)
+        return all(each.policy.again(counts[each.requests[0].policy]) for each in decided)
+
     def _going_on(self, chosen: Sequence[Request]) -> Planned | None:
         """The plan by which these requests take plain steps, if it holds for one more.
 
         Those that have just begun go along with the others of their policies; those that have ended are left
         behind.
         """
-        decided, turns = self.planned.decided, self.planned.turns
+        turns = self.planned.turns
         begun = [request for request in chosen if request not in turns]
         if begun and not {request.policy for request in begun} <= {request.policy for request in turns}:
             return None
-        if not all(each.policy.again(len(each.requests)) for each in decided):
+        if not self._again(chosen):
             return None
         if not begun:
             return self.planned
@@ -189,7 +221,8 @@ class Planner:
             policy = self._policy(name)
             view = _view(requests, given, most, ahead=ahead)
             plan = fitted(policy.decide(view), [request.largest for request in requests])
-            decided.append(Decided(policy, requests, view, plan))
+            teaches = len(plan.branches.request) > 0 or bool(view.draft.any())
+            decided.append(Decided(policy, requests, view, plan, teaches))
             if self._all_run and name == last:
                 _take_turns(turns, requests, plan, range(len(requests)), 0)
                 break
@@ -366,7 +399,7 @@ def observe(
         if decided.view.tokens or verdicts.keys() <= turns.keys():
             decided.policy.timed(decided.view, decided.plan, step_ms, waited_ms)
     for decided in planned.decided:
-        if not decided.view.draft.any() and not len(decided.plan.branches.request):
+        if not decided.teaches:
             continue
         rows = [row for row, request in enumerate(decided.requests) if _as_planned(verdicts.get(request))]
         if not rows:

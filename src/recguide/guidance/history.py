@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from math import log
 
@@ -46,7 +45,8 @@ class History:
         "_first",
         "_full",
         "_known",
-        "_steps",
+        "_step",
+        "_step_before",
         "_verified",
         "idle",
     )
@@ -56,8 +56,9 @@ class History:
         self._verified, self._full = 0, False
         self._first: tuple[float, ...] = ()
         self._every: tuple[float, ...] = ()
-        self._steps: deque[float] = deque(maxlen=ROUNDS)
-        """Entropies of the last of the AR steps."""
+        self._step_before: Sequence[float] = ()
+        self._step: Sequence[float] = ()
+        """Entropies of the last two of the AR steps."""
         self._failures = self._exposure = 0.0
         self._known: tuple[int, tuple[float, float, float]] | None = None
         """The signals, and what `idle` was."""
@@ -83,18 +84,22 @@ class History:
         """
         if verified == 1:
             self.idle += 1
-            self._steps.extend(entropies)
+            self._step_before, self._step = self._step, entropies
             return
         few = [_mean(entropies[:FIRST])] if entropies else []
         every = [_mean(entropies)] if entropies else []
         self._first = (*self._first, *self._steps, *few)[-ROUNDS:]
         self._every = (*self._every, *self._steps, *every)[-ROUNDS:]
+        self._step_before = self._step = ()
         kept = MEMORY ** (self.idle + acceptance)
         self._failures = self._failures * kept + (acceptance < verified)
         self._exposure = self._exposure * kept + min(acceptance, verified - 1)
         self._verified, self._full, self.idle = verified, acceptance == verified, 0
-        self._steps.clear()
         self._known = None
+
+    @property
+    def _steps(self) -> tuple[float, ...]:
+        return (*self._step_before, *self._step)
 
     @property
     def signals(self) -> tuple[float, float, float]:

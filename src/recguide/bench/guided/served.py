@@ -87,13 +87,19 @@ class Served:
 
 
 class Timed(NamedTuple):
-    """A step: its kind, only PLAIN if it ran ahead of the host behind another one, N, M, X and its time."""
+    """A step: its kind, only PLAIN if it ran ahead of the host behind another one, and its time."""
 
     kind: Kind
-    tokens: int
-    prefix: int
-    pairs: int
+    view: View
+    plan: Plan
     ms: float
+
+    def beyond_ms(self, cost: CostTable) -> float:
+        """What it took longer than its forward does by the table."""
+        view, plan = self.view, self.plan
+        read = view.prefix_tokens + int(view.prefix.sum())
+        pairs = view.pairs + int((plan.query_tokens * view.prefix).sum())
+        return self.ms - float(cost.ms(view.tokens + plan.all_tokens, read, pairs))
 
 
 def host_of(served: Served, cost: CostTable) -> Host:
@@ -102,7 +108,7 @@ def host_of(served: Served, cost: CostTable) -> Host:
     usual = SLOW * float(np.median([step.ms for step in served.timed])) if served.timed else 0.0
     for kind in Kind:
         steps = [step for step in served.timed if step.kind is kind and step.ms <= usual]
-        beyond = [step.ms - float(cost.ms(step.tokens, step.prefix, step.pairs)) for step in steps]
+        beyond = [step.beyond_ms(cost) for step in steps]
         each.append((max(0.0, fmean(beyond)), 0.0) if beyond else None)
     plain, other, branches = each
     return Host(plain or (0.0, 0.0), other or (0.0, 0.0), branches)
@@ -116,6 +122,8 @@ class Noted:
         self.ms = 0.0
         self._policy = policy
         self._plain = False
+        self._last: Plan | None = None
+        self._kind = Kind.PLAIN
 
     @property
     def name(self) -> str:
@@ -143,14 +151,13 @@ class Noted:
             self.ms += 1e3 * (time.perf_counter() - began)
 
     def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
-        kind = kind_of(view, plan)
-        plain, self._plain = self._plain, kind is Kind.PLAIN
+        if plan is not self._last:
+            self._last, self._kind = plan, kind_of(view, plan)
+        kind, plain, self._plain = self._kind, self._plain, self._kind is Kind.PLAIN
         # The first plain step behind others is waited for as well.
         kind = Kind.DRAFTS if self._plain and not plain else kind
         if self.served is not None:
-            read = view.prefix_tokens + int(view.prefix.sum())
-            pairs = view.pairs + int((plan.query_tokens * view.prefix).sum())
-            self.served.timed.append(Timed(kind, view.tokens + plan.all_tokens, read, pairs, ms))
+            self.served.timed.append(Timed(kind, view, plan, ms))
         self._policy.timed(view, plan, ms, waited_ms)
 
 
