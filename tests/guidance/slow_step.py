@@ -47,6 +47,9 @@ class SlowStep:
         self.blocks = beliefs.table.blocks
         self.at_hand = {int(row): number for number, row in enumerate(hand.rows)}
 
+    def right(self, number, slot, rank):
+        return self.beliefs.candidates(rank, self.hand.place)[number, slot, rank - 1]
+
     def draft_worth(self, row, block, left):
         """Of a draft of a size among the table's blocks, or shorter."""
         at = min(bisect_left(self.blocks, block), len(self.blocks) - 1)
@@ -94,7 +97,7 @@ class SlowStep:
         chances = [
             (
                 slot,
-                alive[slot - 1] * failing[slot] * self.beliefs.candidate(rank, self.hand.place)[number, slot],
+                alive[slot - 1] * failing[slot] * self.right(number, slot, rank),
             )
             for slot in range(1, last)
             for rank in range(1, self.view.candidates + 1)
@@ -160,7 +163,7 @@ class SlowStep:
             if head == Head.CONTINUATION:
                 chance = alive[slot - 1] * self.beliefs.continuation
             else:
-                right = self.beliefs.candidate(head, self.hand.place)[number, slot]
+                right = self.right(number, slot, head)
                 chance = alive[slot - 1] * failing[slot] * right
             y += chance * self.draft_worth(row, block, block)
         return y

@@ -48,7 +48,9 @@ def test_a_verification_is_worth_what_the_best_of_all_is(margins, price, block):
     worth = at.worth[BELIEFS.cell(seen)[0]]
     alive, failing = hand.alive[0], hand.failing[0]
     chance = {
-        (slot, rank): alive[slot - 1] * failing[slot] * BELIEFS.candidate(rank, hand.place)[0, slot]
+        (slot, rank): alive[slot - 1]
+        * failing[slot]
+        * BELIEFS.candidates(rank, hand.place)[0, slot, rank - 1]
         for slot in range(1, block)
         for rank in (1, 2)
     }
@@ -95,7 +97,11 @@ def test_a_branch_opens_iff_its_chance_is_worth_its_tokens(margins, price):
         )
     }
     for slot, rank in product(range(1, 8), (1, 2)):
-        q = hand.alive[0, slot - 1] * hand.failing[0, slot] * BELIEFS.candidate(rank, hand.place)[0, slot]
+        q = (
+            hand.alive[0, slot - 1]
+            * hand.failing[0, slot]
+            * BELIEFS.candidates(rank, hand.place)[0, slot, rank - 1]
+        )
         pays = (q * np.minimum(at.worth[BELIEFS.cell(seen)[0]], BLOCKS) > price * BLOCKS * (1 + 1e-9)).any()
         assert ((slot, rank) in opened) == pays
 

@@ -63,7 +63,7 @@ class Beliefs:
         right = list(zip(*table.evidence.candidates, strict=True))
         self._lists = likely.tolist(), self._ratio.tolist(), right
         self._bins = MarginBins(table.evidence.edges)
-        self._candidates = np.array(table.evidence.candidates)
+        self._candidates = np.array(table.evidence.candidates).T.copy()  # [bins, ranks]
         self.options = Options.of(table.blocks)
         self._learner = Learner(table.blocks)
         self._blocks = np.array(table.blocks)
@@ -86,30 +86,30 @@ class Beliefs:
 
     def cell(self, view: View) -> Ints:
         """[R] as ValueTable.cell, by look-up."""
-        bins = np.searchsorted(self._edges, view.signals[:, self._signal], side="right")
-        return self._stratum[view.previous, view.full.view(np.int8)] + bins
+        bins = self._edges.searchsorted(view.signals[:, self._signal], side="right")
+        return self._stratum.take(2 * view.previous + view.full) + bins
 
     def in_hand(self, view: View, cell: Ints) -> InHand:
-        rows = np.flatnonzero(view.draft > 0)
-        draft = view.draft[rows]
+        rows = view.draft.nonzero()[0]
+        draft = view.draft.take(rows)
         width = int(draft.max(initial=1))
-        at = np.minimum(np.searchsorted(self._blocks, draft), len(self._blocks) - 1)
+        at = np.minimum(self._blocks.searchsorted(draft), len(self._blocks) - 1)
         # `take` is quicker than an index.
         place = self._bins.of(view.margins.take(rows, axis=0)[:, :width])
-        odds = self._likely.take(at * self.table.cells + cell[rows], axis=0)[:, :width]
+        odds = self._likely.take(at * self.table.cells + cell.take(rows), axis=0)[:, :width]
         odds *= self._given[at, None]
         odds *= self._ratio.take(place)
         passing = odds + 1
         np.reciprocal(passing, out=passing)
         odds *= passing  # which is the probability of failing now
-        last = np.minimum(draft, view.remaining[rows])
+        last = np.minimum(draft, view.remaining.take(rows))
         passing *= np.arange(width) < last[:, None]
         return InHand(rows, odds, np.multiply.accumulate(passing, axis=1), place)
 
     def slots(
         self, draft: int, cell: int, margins: Sequence[float]
     ) -> list[tuple[float, float, tuple[float, ...]]]:
-        """(failing, alive, right) for every slot of one draft: as `in_hand`, and as `candidate` of each rank.
+        """(failing, alive, right) for every slot of one draft: as `in_hand`, and `candidates`.
 
         Args:
             draft: slots.
@@ -134,10 +134,12 @@ class Beliefs:
         odds = (1 - right) / right * exp(self._learner.continuation.value)
         return 1 / (1 + odds)
 
-    def candidate(self, rank: int, place: Ints) -> Floats:
-        """Probability that a wrong slot's candidate of that rank is the verifier's token; 0 if unknown."""
-        known = rank <= len(self._candidates)
-        return self._candidates[rank - 1][place] if known else np.zeros(place.shape)
+    def candidates(self, ranks: int, place: Ints) -> Floats:
+        """[.., ranks] probability that a wrong slot's candidate of each rank is the verifier's token; 0 if
+        unknown."""
+        found = self._candidates.take(place, axis=0)[..., :ranks]
+        lacking = ranks - found.shape[-1]
+        return np.concatenate([found, np.zeros((*place.shape, lacking))], axis=-1) if lacking else found
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         cell = self.cell(view)

@@ -53,8 +53,9 @@ class Clock:
         read = float(view.prefix_tokens + view.prefix.sum())
 
         def ms(tokens: Floats, pairs: Floats) -> Floats:
-            found = self.ms(tokens.astype(np.int64), read, pairs)
-            found[1:] += detour_ms
+            found = self.ms(tokens.astype(np.int64), read, pairs if self.pair_ms else 0.0)
+            if detour_ms:
+                found[1:] += detour_ms
             return found if tokens[-1] <= view.most else np.where(tokens <= view.most, found, np.inf)
 
         return ms
@@ -83,8 +84,8 @@ class Clock:
         inside = np.minimum(tokens, last)
         return values[inside] + self._slope * (tokens - inside)
 
-    def _terms(self, prefix: Floats | float, pairs: Floats | float) -> Floats:
-        return np.asarray(self.prefix_ms * prefix + self.pair_ms * pairs, np.float64)
+    def _terms(self, prefix: Floats | float, pairs: Floats | float) -> Floats | float:
+        return self.prefix_ms * prefix + self.pair_ms * pairs
 
 
 def _smoothed(values: Floats) -> Floats:

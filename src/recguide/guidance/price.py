@@ -40,10 +40,10 @@ class Price:
         return "price"
 
     def decide(self, view: View) -> Plan:
-        stood, requests = self._standing, len(view)
-        self._probes.save(requests, stood.requests * stood.taken)
-        plan = self._probes.among(view, self._solved(view))
-        stood.begin(requests, plain=stays_plain(view, plan), due=self._probes.steps_left(requests))
+        stood, probes, requests = self._standing, self._probes, len(view)
+        plan = probes.among(view, self._solved(view), stood.requests * stood.taken)
+        plain = stays_plain(view, plan)
+        stood.begin(requests, plain=plain, due=probes.steps_left(requests) if plain else 0)
         return plan
 
     def _solved(self, view: View) -> Plan:

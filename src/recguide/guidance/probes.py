@@ -37,21 +37,21 @@ class Probes:
 
     def steps_left(self, requests: int) -> int:
         """Plain steps of these until they may probe; 0 if they may now."""
-        lacks = self._cost(requests, self._detour(requests)) - self._saved
+        lacks = _cost(requests, self._detour(requests)) - self._saved
         return max(0, ceil(lacks / (PROBE_SHARE * requests)))
 
-    def save(self, requests: int, query_tokens: int) -> None:
-        """Steps of so many query tokens ran."""
-        most = 2.0 * self._cost(requests, self._detour(requests))
-        self._saved = min(most, self._saved + PROBE_SHARE * query_tokens)
+    def among(self, view: View, plan: Plan, before: int = 0) -> Plan:
+        """The plan, in which requests that have gone longest without a draft make one if budgeted.
 
-    def among(self, view: View, plan: Plan) -> Plan:
-        """The plan, in which requests that have gone longest without a draft make one if budgeted."""
-        requests, plain = len(view), stays_plain(view, plan)
-        self.save(requests, plan.all_tokens)
-        detour = self._detour(requests) if plain else 0.0
+        Args: before: query tokens of plain steps that were taken unasked since the last plan.
+        """
+        requests, detour = len(view), self._detour(len(view))
+        most = 2.0 * _cost(requests, detour)
+        self._saved = min(most, self._saved + PROBE_SHARE * (before + plan.all_tokens))
+        if not stays_plain(view, plan):
+            detour = 0.0
         together = _together(requests, detour)
-        if self._saved < self._cost(requests, detour) or view.idle.max() < PROBE_AFTER:
+        if self._saved < _cost(requests, detour) or view.idle.max() < PROBE_AFTER:
             return plan
         steps = (plan.verified == 1) & (view.draft == 0) & (view.remaining >= PROBE_BLOCK)
         idle = np.where(steps, view.idle, 0)
@@ -74,8 +74,9 @@ class Probes:
             INTERRUPTED * requests * detour / (self._clock.at(requests) + self._host.ms(requests, Kind.PLAIN))
         )
 
-    def _cost(self, requests: int, detour: float) -> float:
-        return _together(requests, detour) * PROBE_COST + detour
+
+def _cost(requests: int, detour: float) -> float:
+    return _together(requests, detour) * PROBE_COST + detour
 
 
 def _together(requests: int, detour: float) -> int:

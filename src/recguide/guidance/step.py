@@ -14,7 +14,7 @@ import numpy as np
 
 from recguide.guidance.arrays import Bools, Floats, Ints
 from recguide.guidance.beliefs import Beliefs, InHand
-from recguide.guidance.hull import Hulls, places
+from recguide.guidance.hull import Hulls, places, spots
 from recguide.guidance.market import Market, base_of
 from recguide.guidance.options import Options
 from recguide.guidance.sweep import Increments, Time, best_profit
@@ -39,7 +39,7 @@ class _Values:
 
     def capped(self, request: Ints, most: Ints) -> Floats:
         """[I, blocks] of drafts that can emit no more than `most` [I]."""
-        return np.minimum(self.draft[request], (self.token[request] * most)[:, None])
+        return np.minimum(self.draft.take(request, axis=0), (self.token.take(request) * most)[:, None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,15 @@ class _Additions:
 
 def solve(view: View, cell: Ints, hand: InHand, beliefs: Beliefs, market: Market, time: Time) -> Plan:
     """`time`: T(N, X) of this step."""
-    values = _Values(cell, market.token[cell], beliefs.options.blocks, market.worth[cell])
+    blocks = beliefs.options.blocks
+    values = _Values(cell, market.token.take(cell), blocks, market.worth.take(cell, axis=0))
     begin = _beginnings(view, beliefs, values, market)
     branches, chances = _candidates(view, hand, beliefs, values, market)
     parts = (_steps(begin), _slots(hand, values, market.floor), _branch_gains(branches, chances, values))
-    request, tokens, gain = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in _Additions.__slots__
-    )
-    prefix = view.prefix[request].astype(np.float64)
+    request = np.concatenate([part.request for part in parts])
+    tokens = np.concatenate([part.tokens for part in parts])
+    gain = np.concatenate([part.gain for part in parts])
+    prefix = view.prefix.take(request).astype(np.float64)
     increments = Increments(tokens, gain, prefix, market.weight(prefix))
     chosen = best_profit(base_of(view), increments, time, market.rate)
     behind = len(parts[0].request), len(parts[0].request) + len(parts[1].request)
@@ -82,10 +83,10 @@ def solve(view: View, cell: Ints, hand: InHand, beliefs: Beliefs, market: Market
 
 
 def _beginnings(view: View, beliefs: Beliefs, values: _Values, market: Market) -> _Beginnings:
-    free = np.flatnonzero(view.draft == 0)
-    cell, remaining = values.cell[free], view.remaining[free]
+    free = (view.draft == 0).nonzero()[0]
+    cell, remaining = values.cell.take(free), view.remaining.take(free)
     begin = market.begin.of(cell)
-    near = np.flatnonzero(remaining < market.enough[cell])
+    near = (remaining < market.enough.take(cell)).nonzero()[0]
     if len(near):
         capped = values.capped(free[near], remaining[near])
         head = market.head[cell[near]]
@@ -95,8 +96,8 @@ def _beginnings(view: View, beliefs: Beliefs, values: _Values, market: Market) -
 
 
 def _steps(begin: _Beginnings) -> _Additions:
-    at, step = places(begin.hulls.tokens > 0)
-    return _Additions(begin.rows[at], begin.hulls.tokens[at, step], begin.hulls.gain[at, step])
+    spot, at = spots(begin.hulls.tokens > 0)
+    return _Additions(begin.rows.take(at), begin.hulls.tokens.take(spot), begin.hulls.gain.take(spot))
 
 
 # --- drafts in hand -----------------------------------------------------------------------------------------
@@ -104,9 +105,10 @@ def _steps(begin: _Beginnings) -> _Additions:
 
 def _slots(hand: InHand, values: _Values, floor: float) -> _Additions:
     """Slots 1, 2, … of the causal row: each is emitted with a probability that falls along the block."""
-    gain = hand.alive[:, 1:] * values.token[hand.rows, None]
-    at, slot = places(gain >= max(floor, 1e-9))
-    return _Additions(hand.rows[at], np.ones(len(at)), gain[at, slot])
+    gain = hand.alive * values.token.take(hand.rows)[:, None]
+    gain[:, 0] = 0.0
+    spot, at = spots(gain >= max(floor, 1e-9))
+    return _Additions(hand.rows.take(at), np.ones(len(at)), gain.take(spot))
 
 
 def _candidates(
@@ -115,21 +117,21 @@ def _candidates(
     """Branches that may pay, and their probabilities of reuse."""
     if not len(hand.rows):
         return Branches.none(), np.zeros(0)
-    last = np.minimum(view.draft[hand.rows], view.remaining[hand.rows])
-    least = market.least[values.cell[hand.rows]]
+    last = np.minimum(view.draft.take(hand.rows), view.remaining.take(hand.rows))
+    least = market.least.take(values.cell.take(hand.rows))
     place = _places_of_branches(view, hand, last, beliefs.continuation)
-    at, before = places(place >= least[:, None])
-    slot = before + 1
-    goes_on = slot == last[at]
-    chance = place[at, before][:, None] * _right(hand, beliefs, view.candidates, at, slot, goes_on)
-    found, rank = places(chance >= least[at, None])
+    spot, at = spots(place >= least[:, None])
+    slot = spot - at * place.shape[1] + 1
+    goes_on = slot == last.take(at)
+    chance = place.take(spot)[:, None] * _right(hand, beliefs, view.candidates, at, slot, goes_on)
+    found, rank = places(chance >= least.take(at)[:, None])
     if not len(found):
         return Branches.none(), np.zeros(0)
-    request, slot, chances = hand.rows[at[found]], slot[found], chance[found, rank]
-    left = view.remaining[request] - slot
+    request, slot, chances = hand.rows.take(at.take(found)), slot.take(found), chance[found, rank]
+    left = view.remaining.take(request) - slot
     net = values.capped(request, left) * chances[:, None] - market.price * values.blocks
-    block = np.minimum(values.blocks[net.argmax(1)], left)
-    head = (rank + 1) * ~goes_on[found]  # a continuation's is 0
+    block = np.minimum(values.blocks.take(net.argmax(1)), left)
+    head = (rank + 1) * ~goes_on.take(found)  # a continuation's is 0
     branches, kept = Branches(request, slot, head, block), block >= 2
     return (branches, chances) if kept.all() else (branches.only(kept), chances[kept])
 
@@ -137,22 +139,25 @@ def _candidates(
 def _places_of_branches(view: View, hand: InHand, last: Ints, goes_on: float) -> Floats:
     """[D, W] probability that the first mismatch is at slot 1, 2, …, and at the end of a draft that is not
     cut that all of it passes and a continuation goes on."""
-    rows, end = np.arange(len(last)), last - 1
-    found = np.zeros_like(hand.alive)
-    np.multiply(hand.alive[:, :-1], hand.failing[:, 1:], out=found[:, :-1])
-    found[rows, end] = hand.alive[rows, end] * (goes_on * (last == view.draft[hand.rows]))
-    return found
+    alive, failing = hand.alive.ravel(), hand.failing.ravel()
+    found = np.zeros(alive.shape)
+    np.multiply(alive[:-1], failing[1:], out=found[:-1])  # 0 at a row's end: no slot 0 fails
+    end = last - 1
+    end += np.arange(0, len(found), hand.alive.shape[1])
+    found[end] = alive.take(end) * (goes_on * (last == view.draft.take(hand.rows)))
+    return found.reshape(hand.alive.shape)
 
 
 def _right(hand: InHand, beliefs: Beliefs, ranks: int, at: Ints, slot: Ints, goes_on: Bools) -> Floats:
     """[I, ranks] probability that what a branch tries there is the verifier's token, given its place."""
     place = hand.place[at, np.minimum(slot, hand.place.shape[1] - 1)]
-    each = [np.where(goes_on, rank == 1, beliefs.candidate(rank, place)) for rank in range(1, ranks + 1)]
-    return np.stack(each, axis=1)
+    right = beliefs.candidates(ranks, place)
+    right[goes_on] = np.arange(ranks) == 0
+    return right
 
 
 def _branch_gains(branches: Branches, chances: Floats, values: _Values) -> _Additions:
-    at = np.minimum(np.searchsorted(values.blocks, branches.block), len(values.blocks) - 1)
+    at = np.minimum(values.blocks.searchsorted(branches.block), len(values.blocks) - 1)
     saved = values.capped(branches.request, branches.block)[np.arange(len(at)), at]
     return _Additions(branches.request, branches.block.astype(np.float64), np.maximum(0.0, chances * saved))
 
@@ -169,17 +174,18 @@ def _laid_out(
     branches: Branches,
     market: Market,
 ) -> Plan:
-    item = begin.hulls.item[np.arange(len(begin.rows)), taken[begin.rows]]
-    remaining = view.remaining[begin.rows]
+    item = begin.hulls.item[np.arange(len(begin.rows)), taken.take(begin.rows)]
+    remaining = view.remaining.take(begin.rows)
     block = np.zeros(len(view), np.int64)
-    block[begin.rows] = np.minimum(options.block[item], remaining)
+    block[begin.rows] = np.minimum(options.block.take(item), remaining)
     verified = verified.astype(np.int64)
-    verified[begin.rows] = options.verified[item]
+    verified[begin.rows] = options.verified.take(item)
     # A branch needs the decision before its slot, a continuation all of them.
-    fitting = branches.slot <= verified[branches.request]
+    fitting = branches.slot <= verified.take(branches.request)
     fits = branches if fitting.all() else branches.only(fitting)
-    going = np.minimum(options.branch[item], remaining - 1)  # 0 or less where there is no branch, or no room
-    on = np.flatnonzero(going >= 2)
+    # 0 or less where there is no branch, or no room.
+    going = np.minimum(options.branch.take(item), remaining - 1)
+    on = (going >= 2).nonzero()[0]
     if len(on):
         ones = np.ones(len(on), np.int64)
         fits = _merged(fits, Branches(begin.rows[on], ones, Head.CONTINUATION * ones, going[on]))

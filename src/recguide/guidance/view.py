@@ -175,4 +175,4 @@ def is_plain(view: View, plan: Plan) -> bool:
 def stays_plain(view: View, plan: Plan) -> bool:
     """Whether whoever is planned for takes a plain step: those run ahead of the host, and newcomers' prompts
     beside them do too."""
-    return plan.all_tokens == len(view) and not view.draft.any()
+    return not view.draft.any() and plan.all_tokens == len(view)
