@@ -79,11 +79,10 @@ class LLM:
         graphs: bool | None = None,
         exact: bool = False,
     ) -> None:
-        self.model = (
-            load(model, adapter=adapter, device=device, dtype=dtype, exact=exact)
-            if isinstance(model, str)
-            else model
-        )
+        if isinstance(model, str):
+            model = load(model, adapter=adapter, device=device, dtype=dtype, exact=exact)
+            model.arrange()
+        self.model = model
         config = EngineConfig(
             method=method,
             block_size=block_size,

@@ -7,7 +7,7 @@ cost as much as the attention itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from recguide.attention.rotation import PairRotation
 from recguide.attention.visibility import visible
 from recguide.core import Attend, PackedBatch, Turn
 from recguide.kv.cache import KVCache, Span
@@ -77,19 +78,42 @@ class _Turned:
         tokens, every, dim = qkv.shape
         heads = every - 2 * kv_heads
         whole = rotation.over(heads, kv_heads, dim**-0.5)
-        self._cos, self._sin = whole.cos, whole.sin
-        self._partners = _partners(every, dim, qkv.device)
-        self._flat = qkv.new_empty(tokens, every * dim)
-        self._swapped = self._flat.view_as(qkv)
-        self._all = qkv.new_empty(qkv.shape)
-        self.queries, kv = self._all.split((heads, 2 * kv_heads), 1)
+        all_heads = qkv.new_empty(qkv.shape)
+        self._turn = (
+            _pairs(whole, all_heads) if isinstance(whole, PairRotation) else _halves(whole, all_heads)
+        )
+        self.queries, kv = all_heads.split((heads, 2 * kv_heads), 1)
         self.kv = kv.view(tokens, 2, kv_heads, dim)
         self.written = self.kv[:written]
 
     def take(self, qkv: Tensor) -> None:
         """Takes up projections [N, heads + 2·kv_heads, dim] that are not rotated yet."""
-        torch.index_select(qkv.view(self._flat.shape), 1, self._partners, out=self._flat)
-        torch.mul(qkv, self._cos, out=self._all).addcmul_(self._swapped, self._sin)
+        self._turn(qkv)
+
+
+def _pairs(whole: PairRotation, out: Tensor) -> Callable[[Tensor], None]:
+    """Turns projections whose pairs lie side by side into `out`."""
+    turns, dtype = whole.turns, whole.turns.dtype
+    pairs = out.view(dtype)
+
+    def turn(qkv: Tensor) -> None:
+        torch.mul(qkv.view(dtype), turns, out=pairs)
+
+    return turn
+
+
+def _halves(whole: Turn, out: Tensor) -> Callable[[Tensor], None]:
+    """Turns projections whose pairs are half a head apart into `out`."""
+    tokens, every, dim = out.shape
+    cos, sin, partners = whole.cos, whole.sin, _partners(every, dim, out.device)
+    flat = out.new_empty(tokens, every * dim)
+    swapped = flat.view_as(out)
+
+    def turn(qkv: Tensor) -> None:
+        torch.index_select(qkv.view(flat.shape), 1, partners, out=flat)
+        torch.mul(qkv, cos, out=out).addcmul_(swapped, sin)
+
+    return turn
 
 
 @lru_cache(maxsize=8)

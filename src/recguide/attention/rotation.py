@@ -1,6 +1,6 @@
 """One forward's rotary encoding, applied to fused projections.
 
-The rotation is the half-split form: dimension j is paired with j + head_dim / 2.
+Dimension j of a head and dimension j + head_dim / 2 are a pair that a position turns by an angle.
 """
 
 from __future__ import annotations
@@ -39,12 +39,8 @@ class Rotation:
         """
         queries = scale if self.query_scale is None else scale * self.query_scale
         counts = (heads, kv_heads, kv_heads)
-
-        def side_by_side(*parts: Tensor) -> Tensor:
-            return torch.cat([x.expand(-1, count, -1) for x, count in zip(parts, counts, strict=True)], 1)
-
-        cos = side_by_side(self.cos * queries, self.cos, torch.ones_like(self.cos))
-        sin = side_by_side(self.sin * queries, self.sin, torch.zeros_like(self.sin))
+        cos = _side_by_side(counts, self.cos * queries, self.cos, torch.ones_like(self.cos))
+        sin = _side_by_side(counts, self.sin * queries, self.sin, torch.zeros_like(self.sin))
         return Rotation(cos, sin, None, self.half)
 
     def split(self, qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -54,3 +50,50 @@ class Rotation:
         """
         q, k, v = self.over(heads, kv_heads).turn(qkv).split((heads, kv_heads, kv_heads), 1)
         return q, k, v
+
+
+@dataclass(frozen=True, slots=True)
+class PairRotation:
+    """The same for projections in which the two dimensions of a pair lie side by side.
+
+    A pair is then a complex number, and one product turns it.
+
+    Attributes:
+        turns: [N, 1, head_dim / 2] complex; [N, all heads, head_dim / 2] after `over`.
+        query_scale: [N, 1, 1] or None.
+    """
+
+    turns: Tensor
+    query_scale: Tensor | None
+
+    @property
+    def cos(self) -> Tensor:
+        """Of each pair."""
+        return self.turns.real
+
+    @property
+    def sin(self) -> Tensor:
+        """Of each pair."""
+        return self.turns.imag
+
+    def turn(self, heads: Tensor) -> Tensor:
+        """[N, any heads, head_dim] rotated to its positions."""
+        pairs = torch.view_as_complex(heads.unflatten(-1, (-1, 2)))
+        return torch.view_as_real(pairs * self.turns).flatten(-2)
+
+    def over(self, heads: int, kv_heads: int, scale: float = 1.0) -> PairRotation:
+        """As `Rotation.over`."""
+        queries = scale if self.query_scale is None else scale * self.query_scale
+        turns = self.turns
+        counts = (heads, kv_heads, kv_heads)
+        return PairRotation(_side_by_side(counts, turns * queries, turns, torch.ones_like(turns)), None)
+
+    def split(self, qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+        """As `Rotation.split`."""
+        q, k, v = self.over(heads, kv_heads).turn(qkv).split((heads, kv_heads, kv_heads), 1)
+        return q, k, v
+
+
+def _side_by_side(counts: tuple[int, ...], *parts: Tensor) -> Tensor:
+    """Each part [N, 1, width], repeated for so many heads."""
+    return torch.cat([x.expand(-1, count, -1) for x, count in zip(parts, counts, strict=True)], 1)

@@ -32,6 +32,7 @@ def open_model(source: str, options: LoadOptions) -> Model:
 
 def open_llm(source: str, options: LoadOptions, trace: Path | None = None) -> LLM:
     model = open_model(source, options)
+    model.arrange()
     return LLM(
         model,
         max_model_len=options.max_model_len,

@@ -130,6 +130,7 @@ def build(recipe: Recipe, mailbox: SocketMailbox) -> tuple[Engine, Ready]:
         **recipe.loading,
         progress=lambda what, done, total: mailbox.send(Loading(what, done, total)),
     )
+    model.arrange()
     mailbox.send(Loading("making room for keys and values", 0, 0))
     engine: Engine = resolve_name(recipe.assembly)(model, config)
     if engine.grammars is not None:

@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from recguide.core import RecGuideError
 from recguide.models.config import ModelConfig
 from recguide.models.layout import Part, parts
 from recguide.models.weights import matrix, table
@@ -101,6 +102,7 @@ class Adapter(nn.Module):
         mask_embedding: [hidden] or None; replaces the embedding of MASK slots.
         mask_token_id: id that fills MASK slots, if the adapter's file names one.
         deltas: for each layer, fused group → delta.
+        arranged: as of the decoder that it is for.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Adapter(nn.Module):
         self.config = config
         self.ranks = dict(ranks)
         self.mask_token_id = mask_token_id
+        self.arranged = False
         self.mask_embedding = table(config.hidden_size, dtype, device) if mask_embedding else None
         self.layers = nn.ModuleList(
             nn.ModuleDict(_layer_deltas(config, layer, ranks, dtype, device))
@@ -127,7 +130,12 @@ class Adapter(nn.Module):
         )
 
     def factors(self) -> dict[tuple[int, str], tuple[Tensor, Tensor]]:
-        """(layer, module) → its A [rank, in] and B [out, rank]: views without gradient, to read or fill."""
+        """(layer, module) → its A [rank, in] and B [out, rank]: views without gradient, to read or fill.
+
+        Raises RecGuideError if it is arranged: then they are no longer those of a file.
+        """
+        if self.arranged:
+            raise RecGuideError("adapter: its weights are arranged for inference; load it anew")
         return {
             (layer, piece.part.module): (delta.inner.data.t()[piece.ranks], outer.data.t())
             for layer, deltas in enumerate(self.deltas)

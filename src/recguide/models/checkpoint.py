@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from recguide.core import CheckpointError
+from recguide.core import CheckpointError, RecGuideError
 from recguide.models.decoder import Decoder
 from recguide.models.families import family_of
 from recguide.models.layout import ATTENTION_NORM, MLP_NORM, parts
@@ -132,5 +132,10 @@ def _targets(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
 
 
 def named_weights(decoder: Decoder) -> dict[str, Tensor]:
-    """The decoder's parameters under their checkpoint names and shapes; views, not copies."""
+    """The decoder's parameters under their checkpoint names and shapes; views, not copies.
+
+    Raises RecGuideError if it is arranged: then they are no longer those of a checkpoint.
+    """
+    if decoder.arranged:
+        raise RecGuideError("decoder: its weights are arranged for inference; load it anew")
     return dict(_targets(decoder))

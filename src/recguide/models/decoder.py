@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import chain
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its customary name)
 from torch import Tensor, nn
 
-from recguide.attention.rotation import Rotation
-from recguide.core import Attend
+from recguide.core import Attend, RecGuideError, Turn
 from recguide.models.adapter import Adapter, Delta
 from recguide.models.config import ModelConfig
 from recguide.models.ops import Ops, Touched
@@ -50,22 +50,22 @@ class Layer(nn.Module):
         index: int,
         x: Tensor,
         normed: Tensor,
-        next_norm: Tensor,
-        rotation: Rotation,
+        norms: tuple[Tensor, ...],
+        rotation: Turn,
         attend: Attend,
         deltas: Mapping[str, Delta],
         on: Touched,
     ) -> tuple[Tensor, Tensor]:
         """x [N, hidden] and its norm → the same after the layer, the norm being that of the next one.
 
-        `deltas` apply to the tokens `on`.
+        `norms` are the weights of its MLP's and of that one; `deltas` apply to the tokens `on`.
         """
         ops = self.ops
         qkv = ops.project(normed, self.qkv, deltas.get("qkv"), on)
         attended = attend(index, qkv.view(qkv.shape[0], -1, self.head_dim), rotation)
-        x, normed = ops.residual(x, attended, self.output, self.mlp_norm, deltas.get("output"), on)
+        x, normed = ops.residual(x, attended, self.output, norms[0], deltas.get("output"), on)
         inner = ops.gated(normed, self.gate_up, deltas.get("gate_up"), on)
-        return ops.residual(x, inner, self.down, next_norm, deltas.get("down"), on)
+        return ops.residual(x, inner, self.down, norms[1], deltas.get("down"), on)
 
 
 class Decoder(nn.Module):
@@ -73,6 +73,11 @@ class Decoder(nn.Module):
 
     Args:
         ops: how products are computed; None is plain PyTorch.
+
+    Attributes:
+        norms: weights of the norms before each layer's attention and MLP, and of the last one.
+        arranged: whether the weights lie as `recguide.models.arranging` puts them, no longer as in a
+            checkpoint.
     """
 
     def __init__(
@@ -87,8 +92,8 @@ class Decoder(nn.Module):
         self.blocks = tuple(Layer(config, dtype, device, self.ops) for _ in range(config.layers))
         self.layers = nn.ModuleList(self.blocks)
         self.norm = table(config.hidden_size, dtype, device)
-        # The norm before each layer's attention, and the last one.
-        self.norms = (*(block.attention_norm for block in self.blocks), self.norm)
+        each = chain.from_iterable((block.attention_norm, block.mlp_norm) for block in self.blocks)
+        self.norms: tuple[Tensor, ...] = (*each, self.norm)
         # [vocab, hidden] like the embedding, which it may be.
         self.head = (
             self.embedding
@@ -96,6 +101,7 @@ class Decoder(nn.Module):
             else table((config.vocab_size, config.hidden_size), dtype, device)
         )
         self.rotary = Rotary(config, dtype, device)
+        self.arranged = False
 
     def hidden(
         self,
@@ -114,15 +120,20 @@ class Decoder(nn.Module):
             attend: attention over the fused projections, not rotated yet.
             adapter: applies to the tokens `on` (None: to all); None for none.
             masked: [N] bool, MASK slots: those the adapter touches take its mask embedding, if it has one.
+
+        Raises RecGuideError for an adapter that is arranged otherwise.
         """
+        if adapter is not None and adapter.arranged != self.arranged:
+            raise RecGuideError("adapter: its weights are not arranged as the decoder's; load both anew")
         x = self.embed(tokens, adapter, on, masked)
         rotation = self.rotary.at(positions)
         norms = self.norms
         normed = self.ops.norm(x, norms[0])
         for index, layer in enumerate(self.blocks):
+            behind = norms[2 * index + 1 : 2 * index + 3]
             deltas = NO_DELTAS if adapter is None else adapter.deltas[index]
             # Not called through Module.__call__: its hook checks cost as much as a kernel.
-            x, normed = layer.forward(index, x, normed, norms[index + 1], rotation, attend, deltas, on)
+            x, normed = layer.forward(index, x, normed, behind, rotation, attend, deltas, on)
         return normed
 
     def embed(self, tokens: Tensor, adapter: Adapter | None, on: Touched, masked: Tensor | None) -> Tensor:

@@ -19,6 +19,7 @@ from recguide.core import (
 )
 from recguide.models import adapter_files, demo, dummy, sources
 from recguide.models.adapter import Adapter
+from recguide.models.arranging import arrange
 from recguide.models.checkpoint import load_weights, weight_files
 from recguide.models.config import ModelConfig
 from recguide.models.decoder import Decoder
@@ -87,6 +88,13 @@ class Model:
             tokenizer=tokenizer,
             fingerprint=text_fingerprint(f"{config} {seed} {dtype} {adapter is not None}"),
         )
+
+    def arrange(self) -> None:
+        """Lets its weights lie as inference on this device likes them, in place.
+
+        Nothing else can be done with them afterwards: training takes them as they were loaded.
+        """
+        arrange(self.decoder, self.adapter)
 
     @property
     def mask_token_id(self) -> int | None:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from recguide.attention.rotation import Rotation
+from recguide.attention.rotation import PairRotation, Rotation
 from recguide.models.config import Llama3Scaling, ModelConfig, QueryScale, RopeConfig, YarnScaling
 from recguide.models.ops.choice import HALF, has_kernels
 
@@ -82,9 +82,11 @@ def query_scale(scale: QueryScale, positions: Tensor) -> Tensor:
 
 
 class Rotary:
-    """Makes a `Rotation` for any positions of one model."""
+    """Makes a rotation for any positions of one model, whose `pairs` may lie side by side in projections."""
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, dtype: torch.dtype, device: torch.device, *, pairs: bool = False
+    ) -> None:
         self._dtype = dtype
         # Angles are part of the model's definition in float32; a float64 model keeps float64 throughout.
         self._angle_dtype = torch.float64 if dtype == torch.float64 else torch.float32
@@ -93,19 +95,23 @@ class Rotary:
         self._factor = attention_factor(config.rope)
         self._query_scale = config.query_scale
         self._half = config.head_dim // 2
+        self._pairs = pairs
         self._in_one_kernel = dtype in HALF and has_kernels(config, device)
 
-    def at(self, positions: Tensor) -> Rotation:
+    def at(self, positions: Tensor) -> Rotation | PairRotation:
         """Rotation for absolute positions [N], integers."""
         if self._in_one_kernel:
             from recguide.models.kernels.launch import rotation
 
             return rotation(positions, self._frequencies, self._factor, self._query_scale, self._dtype)
         angles = positions[:, None].to(self._angle_dtype) * self._frequencies
-        cos, sin = angles.cos() * self._factor, angles.sin() * self._factor
         scale = None
         if self._query_scale is not None:
             scale = query_scale(self._query_scale, positions).to(self._dtype)[:, None, None]
+        if self._pairs:
+            turns = torch.polar(torch.full_like(angles, self._factor), angles)
+            return PairRotation(turns[:, None], scale)
+        cos, sin = angles.cos() * self._factor, angles.sin() * self._factor
         return Rotation(
             cos=torch.cat((cos, cos), -1).to(self._dtype)[:, None],
             sin=torch.cat((-sin, sin), -1).to(self._dtype)[:, None],

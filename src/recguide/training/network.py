@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 (its customary name)
 from torch import Tensor
 
 from recguide.attention.rotation import Rotation
+from recguide.core import RecGuideError
 from recguide.models.decoder import Decoder
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -54,7 +55,12 @@ class Backbone:
 
     @classmethod
     def of(cls, decoder: Decoder) -> Backbone:
-        """Views of the decoder's parameters, nothing is copied."""
+        """Views of the decoder's parameters, nothing is copied.
+
+        Raises RecGuideError if it is arranged for inference.
+        """
+        if decoder.arranged:
+            raise RecGuideError("decoder: its weights are arranged for inference; load it anew to train")
         config = decoder.config
         layers = tuple(
             LayerWeights(*(_outputs_first(getattr(layer, name)) for name in LayerWeights._fields))
@@ -78,7 +84,9 @@ class Backbone:
         return self.embedding.dtype
 
     def rotation(self, positions: Tensor) -> Rotation:
-        return self.decoder.rotary.at(positions)
+        rotation = self.decoder.rotary.at(positions)
+        assert isinstance(rotation, Rotation), "the decoder is not arranged"
+        return rotation
 
     def final(self, x: Tensor) -> Tensor:
         """The norm before the head, [N, hidden] → [N, hidden]."""

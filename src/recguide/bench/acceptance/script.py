@@ -149,14 +149,14 @@ class _Draws:
         self._slots = slots
         self._key = (slots.seed & WORD, (slots.seed >> 32) & WORD)
 
-    def words(self, position: Tensor, purpose: int, of: Tensor | None = None) -> Words:
+    def words(self, position: Tensor, purpose: int, of: Tensor | None = None) -> Words[Tensor]:
         """Four words for each position, [W] or [W, n]; or for those of the slots `of`."""
         zero = torch.zeros_like(position)
         key = self._key if of is None else tuple(word[of] for word in self._key)
         low, high = (word.view(-1, *(1 for _ in position.shape[1:])) for word in key)
         return philox((position & WORD, zero, zero, torch.full_like(position, purpose)), (low, high))
 
-    def drafted(self, position: Tensor, purpose: int) -> Words:
+    def drafted(self, position: Tensor, purpose: int) -> Words[Tensor]:
         """Four words for each slot [W] that also depend on where its draft starts."""
         start, slot = self._slots.start.long(), self._slots.slot.long()
         counter = (position & WORD, start & WORD, slot & WORD, torch.full_like(position, purpose))
@@ -185,7 +185,7 @@ def _probabilities(constants: Constants, right: Tensor, risky: Tensor, u: Tensor
     return margin + p2, p2
 
 
-def _entropy(constants: Constants, hard: Tensor, text: Words) -> Tensor:
+def _entropy(constants: Constants, hard: Tensor, text: Words[Tensor]) -> Tensor:
     """Nats. Three uniforms minus their mean, times two, have deviation 1."""
     noise = 2 * (_uniform(text[1]) + _uniform(text[2]) + _uniform(text[3]) - 1.5)
     state = torch.where(hard, constants.entropy_hard, constants.entropy_easy)
