@@ -30,7 +30,7 @@ _Found = tuple[float, int, float, int, int, Open | None]
 
 
 class _One(NamedTuple):
-    """One request, and what things are worth to it; `worth` and `blocks` by size."""
+    """One request, and what things are worth to it; `worth`, `blocks` and what these `cost` by size."""
 
     cell: int
     draft: int
@@ -39,6 +39,7 @@ class _One(NamedTuple):
     token: float
     worth: list[float]
     blocks: list[int]
+    cost: list[float]
 
     def capped(self, at: int, most: int) -> float:
         """What a draft of that size is worth if it can emit no more than `most`."""
@@ -81,9 +82,10 @@ def solve_few(
 
 def _ones(view: View, cell: Sequence[int], options: Options, market: Market) -> list[_One]:
     blocks = options.blocks.tolist()
+    cost = [market.price * block for block in blocks]
     columns = (cell, view.draft.tolist(), view.prefix.tolist(), view.remaining.tolist())
     return [
-        _One(*facts, float(market.token[facts[0]]), market.worth[facts[0]].tolist(), blocks)
+        _One(*facts, float(market.token[facts[0]]), market.worth[facts[0]].tolist(), blocks, cost)
         for facts in zip(*columns, strict=True)
     ]
 
@@ -136,21 +138,28 @@ def _in_hand(
         if fixed >= least:
             for rank, chance in enumerate(right[:candidates], 1):
                 if fixed * chance >= least:
-                    yield from _branch(one, slot, rank, fixed * chance, market.price)
+                    yield from _branch(one, slot, rank, fixed * chance)
         reached = alive
     goes_on = reached * beliefs.continuation
     if last == one.draft and goes_on >= least:
-        yield from _branch(one, last, int(Head.CONTINUATION), goes_on, market.price)
+        yield from _branch(one, last, int(Head.CONTINUATION), goes_on)
 
 
-def _branch(one: _One, slot: int, head: int, chance: float, price: float) -> Iterator[Addition]:
+def _branch(one: _One, slot: int, head: int, chance: float) -> Sequence[Addition]:
     """With the block that brings most; none if no draft fits."""
     left, blocks = one.left - slot, one.blocks
-    nets = [one.capped(at, left) * chance - price * block for at, block in enumerate(blocks)]
-    block = min(blocks[nets.index(max(nets))], left)
-    if block >= 2:
-        at = min(bisect_left(blocks, block), len(blocks) - 1)
-        yield block, max(0.0, chance * one.capped(at, block)), (slot, head, block)
+    most = one.token * left
+    worth = one.worth if most >= max(one.worth) else [min(each, most) for each in one.worth]
+    nets = [each * chance - cost for each, cost in zip(worth, one.cost, strict=True)]
+    at = nets.index(max(nets))
+    if blocks[at] <= left:
+        return (
+            (blocks[at], max(0.0, chance * min(worth[at], one.token * blocks[at])), (slot, head, blocks[at])),
+        )
+    if left < 2:
+        return ()
+    at = min(bisect_left(blocks, left), len(blocks) - 1)
+    return ((left, max(0.0, chance * one.capped(at, left)), (slot, head, left)),)
 
 
 # --- requests without a draft -------------------------------------------------------------------------------

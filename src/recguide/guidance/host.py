@@ -71,6 +71,8 @@ class HostClock:
         self._unit = 1.0 if in_ms else None
         self._ratios: deque[float] | None = None if in_ms else deque(maxlen=WINDOW)
         self._kinds: tuple[dict[int, _Window], ...] = ({}, {}, {})
+        self._said: dict[tuple[int, Kind], float] = {}
+        """What was found since windows said something else."""
 
     def add(self, requests: int, forward_ms: float, step_ms: float, waited_ms: float, kind: Kind) -> None:
         """A step took `step_ms` from the landing before it to its own, its forward by the table so much, and
@@ -82,11 +84,19 @@ class HostClock:
             windows = self._kinds[kind]
             if kind is not Kind.BRANCHES:
                 self._forget(_bucket(requests))
-            windows.setdefault(_bucket(requests), _Window()).add(step_ms / self._unit, waited_ms / self._unit)
+            window = windows.setdefault(_bucket(requests), _Window())
+            if window.add(step_ms / self._unit, waited_ms / self._unit):
+                self._said.clear()
 
     def ms(self, requests: int, kind: Kind) -> float:
         """Of a step of so many requests, or of the nearest number that was met. Branches that nobody tried
         are as quick as drafts."""
+        said = self._said.get((requests, kind))
+        if said is None:
+            said = self._said[requests, kind] = self._found(requests, kind)
+        return said
+
+    def _found(self, requests: int, kind: Kind) -> float:
         windows, bucket = self._kinds[kind], _bucket(requests)
         known = [other for other, window in windows.items() if len(window.steps) >= LEAST]
         if not known:
@@ -108,6 +118,7 @@ class HostClock:
             branches.idle += 1
             if branches.idle >= FORGOTTEN:
                 del self._kinds[Kind.BRANCHES][bucket]
+                self._said.clear()
 
 
 class _Window:
@@ -125,14 +136,17 @@ class _Window:
         self.idle = 0
         self._added = 0
 
-    def add(self, step_ms: float, waited_ms: float) -> None:
+    def add(self, step_ms: float, waited_ms: float) -> bool:
+        """Whether another number is said from now on."""
         self.steps.append(waited_ms)
         self._added, self.idle = self._added + 1, 0
         if self._added > LEAST and self._added % EVERY:
-            return
+            return False
         found = median(self.steps)
-        if len(self.steps) <= LEAST or abs(found - self.ms) > MOVED * step_ms:
-            self.ms = found
+        if len(self.steps) > LEAST and abs(found - self.ms) <= MOVED * step_ms:
+            return False
+        self.ms = found
+        return True
 
 
 def _bucket(requests: int) -> int:
