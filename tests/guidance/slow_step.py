@@ -125,6 +125,11 @@ class SlowStep:
             return None
         return block, max(0.0, chance * self.draft_worth(row, block, block))
 
+    def is_ambiguous(self):
+        """Whether increments of different sizes bring the same per token: either may come first."""
+        steps = sorted(self.increments(), key=lambda step: -step[0])
+        return any(one[0] - then[0] < 1e-9 and one[1] != then[1] for one, then in pairwise(steps))
+
     def best(self):
         """The most Y − ρ·T over all cuts of the sorted increments, beside the first slots' yield."""
         steps = sorted(self.increments(), key=lambda step: -step[0])
