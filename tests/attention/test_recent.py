@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.attention.test_work import by_tile
 
 from recguide.attention import recent, work
-from recguide.attention.recent import KEPT, MOST_SPARE, RecentWork
+from recguide.attention.recent import KEPT, RecentWork, most_spare
 from recguide.attention.work import RowColumns, Tiling, work_list
 
 TILING = Tiling(
@@ -67,7 +67,7 @@ def test_it_lists_what_the_rows_alone_give_and_little_more(batches, exact):
                 assert all(item[FIXED].tolist() == expected[tile][0][FIXED].tolist() for item in items)
                 ends = [0, *(item[work.END] for item in items)]
                 assert [item[work.BEGIN] for item in items] == ends[:-1]
-                assert 0 <= ends[-1] - expected[tile][-1][work.END] <= (0 if exact else MOST_SPARE)
+                assert 0 <= ends[-1] - expected[tile][-1][work.END] <= most_spare(tiling)
 
 
 def lists_made(monkeypatch, calls):
@@ -79,9 +79,28 @@ def lists_made(monkeypatch, calls):
     return len(made)
 
 
-def test_a_prefix_that_grows_takes_a_new_list_only_when_the_spare_block_is_full(monkeypatch):
-    calls = [([(0, 0, True, 1)], prefix) for prefix in range(20)]
+def test_a_prefix_that_grows_takes_a_new_list_only_when_the_spare_blocks_are_full(monkeypatch):
+    calls = [([(0, 0, True, 1)], prefix) for prefix in range(3 * recent.SPARE)]
     assert lists_made(monkeypatch, calls) == 1 + 3
+
+
+def test_who_refreshes_between_waits_for_no_list_but_the_first(monkeypatch):
+    known = RecentWork()
+    rows = [(0, 0, True, 3), (0, 2, False, 2)]
+
+    def work_list_at(prefix):
+        return known.work_list(lying(rows), columns(rows, [prefix]), TILING)
+
+    for prefix in (0, 1):
+        work_list_at(prefix)
+    made = []
+    monkeypatch.setattr(recent, "work_list", lambda *args: made.append(args) or work_list(*args))
+    for prefix in range(2, 400, 5):
+        before = len(made)
+        work_list_at(prefix)
+        assert len(made) == before
+        known.refresh()
+    assert 2 <= len(made) < 40
 
 
 def test_stems_that_move_take_no_new_list(monkeypatch):

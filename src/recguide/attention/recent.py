@@ -1,9 +1,10 @@
 """Work lists used again: from one forward to the next texts grow, and often little else changes.
 
 What a work list says depends on how rows lie, and on how many blocks of keys each tile sees; where the last
-block ends is worked out in the forward (see `places`). So a list is made with a block to spare for each tile,
-and serves again until rows have moved so far that some tile may see more blocks than it lists, or far fewer.
-Blocks that are listed and do not exist cost nothing: an item ends where its keys do.
+block ends is worked out in the forward (see `places`). So a list is made with some blocks to spare for each
+tile, and serves again until rows have moved so far that some tile may see more blocks than it lists, or far
+fewer; shortly before, it is made anew while nobody waits. Blocks that are listed and do not exist cost
+nothing: an item ends where its keys do.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ _Key = tuple[Hashable, Tiling]
 KEPT = 64
 """Arrangements of rows whose list is kept, the last one of each, and others that have been met."""
 
-SPARE = 1
-"""Blocks that a tile's list has to spare when it is made."""
-MOST_SPARE = 2 * SPARE
-"""Beyond that a list is made anew: the load of programs would be uneven."""
+SPARE = 64
+"""Keys that a tile's list has to spare when it is made, in whole blocks."""
+SOON = 32
+"""Positions that a list has still to serve for; if fewer, it is made anew beforehand. A round moves a request
+no further than a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,10 @@ class _Known:
     back: int
     on: int
 
-    def serves(self, begin: Ints) -> bool:
+    def serves(self, begin: Ints) -> int:
+        """Positions that rows which begin there may move on, negative if it does not serve them."""
         moved = begin - self.begin
-        return bool(moved.max() <= self.on and moved.min() >= self.back)
+        return self.on - int(moved.max()) if moved.min() >= self.back else -1
 
 
 class RecentWork:
@@ -56,6 +59,8 @@ class RecentWork:
     def __init__(self) -> None:
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
         self._met: OrderedDict[_Key, None] = OrderedDict()
+        self._short: dict[_Key, RowColumns] = {}
+        """Those that will not serve much longer, and whom they have served."""
 
     def work_list(self, lies: Hashable, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
         """What `work.work_list` returns, but for where keys end, and with blocks to spare where it does not
@@ -67,13 +72,25 @@ class RecentWork:
         known = self._known.get(key)
         if known is None and self._is_new(key):
             return work_list(rows, tiling)
-        begin = rows.prefix + rows.stem
-        if known is None or not known.serves(begin):
-            known = self._known[key] = _made(rows, begin, tiling)
-            self._known.move_to_end(key)
-            if len(self._known) > KEPT:
-                self._known.popitem(last=False)
+        left = -1 if known is None else known.serves(rows.prefix + rows.stem)
+        if known is None or left < 0:
+            known = self._make(key, rows)
+        elif left < SOON and not tiling.exact:
+            self._short[key] = rows
         return known.order, known.work
+
+    def refresh(self) -> None:
+        """Makes a list anew that will not serve much longer, one at a time."""
+        if self._short:
+            self._make(*self._short.popitem())
+
+    def _make(self, key: _Key, rows: RowColumns) -> _Known:
+        self._short.pop(key, None)
+        known = self._known[key] = _made(rows, key[1])
+        self._known.move_to_end(key)
+        if len(self._known) > KEPT:
+            self._known.popitem(last=False)
+        return known
 
     def _is_new(self, key: _Key) -> bool:
         """Whether rows lie like that for the first time: many requests hardly ever do so twice."""
@@ -85,8 +102,17 @@ class RecentWork:
         return True
 
 
-def _made(rows: RowColumns, begin: Ints, tiling: Tiling) -> _Known:
-    spare, most_spare = (0, 0) if tiling.exact else (SPARE, MOST_SPARE)
+def most_spare(tiling: Tiling) -> int:
+    """Blocks to spare beyond which a list is made anew: the load of programs would be uneven."""
+    return 2 * _spare(tiling)
+
+
+def _spare(tiling: Tiling) -> int:
+    return 0 if tiling.exact else -(-SPARE // tiling.keys)
+
+
+def _made(rows: RowColumns, tiling: Tiling) -> _Known:
+    spare = _spare(tiling)
     order, work = work_list(rows, tiling, spare)
     items = np.delete(work, tiling.programs, 0)  # the row on split tiles
     items = items[items[:, TOKENS] > 0]
@@ -97,7 +123,7 @@ def _made(rows: RowColumns, begin: Ints, tiling: Tiling) -> _Known:
     return _Known(
         order=order,
         work=work,
-        begin=begin,
-        back=int(((blocks - most_spare - 1) * tiling.keys + 1 - keys).max()),
+        begin=rows.prefix + rows.stem,
+        back=int(((blocks - most_spare(tiling) - 1) * tiling.keys + 1 - keys).max()),
         on=int((blocks * tiling.keys - keys).min()),
     )

@@ -261,6 +261,7 @@ class Engine:
         observe(flown.planned, verdicts, flown.step_ms, flown.waited_ms)
         if self._flight is not None and not self._ahead.look(self._flight, self._planner):
             self._planner.prepare()
+        self.runner.refresh()
         self._watch.tell(flight, done, flown.planned)
         if self._tracer is not None:
             self._tracer.write(idle=not self.busy)

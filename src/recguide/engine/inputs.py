@@ -68,6 +68,9 @@ class _HostSlots:
     def fill_in(self, flat: Flat, sampling: Sequence[Sampling]) -> None:
         """Writes the rest; `sampling` has an entry for each request."""
         lies, used = flat.structure, flat.wanted
+        if len(sampling) == 1:
+            self.seed[:used], self.temperature[:used] = sampling[0]
+            return
         seeds, temperatures = zip(*sampling, strict=True)
         self.seed[:used] = np.array(seeds, np.int64)[lies.wanted_request]
         self.temperature[:used] = np.array(temperatures, np.float32)[lies.wanted_request]

@@ -120,7 +120,8 @@ class Runner:
         inputs.fill(flat, tables, sampling, docket.judged, self._recent)
         # Some may be left to the host: the room for stop tokens is not the same in all inputs.
         settled = [docket.places[at] for at in steps if docket.places[at] != BY_HOST]
-        inputs.count_down(settled)
+        if settled:
+            inputs.count_down(settled)
         return Ready(plan, docket, flat, bucket, inputs, len(settled) == len(plan) and bucket is not None)
 
     def ready_again(self, ready: Ready, grown: Iterable[int]) -> Ready:
@@ -171,6 +172,10 @@ class Runner:
         output = torch.empty(words, dtype=torch.int32, device=self._device)
         settle_step(picks, inputs.settle, output)
         return logits, output
+
+    def refresh(self) -> None:
+        """Does beforehand, while a forward runs, what the next ones would soon have to wait for."""
+        self._recent.refresh()
 
     def tidy(self) -> None:
         """Gives back device memory that is held and not in use."""
