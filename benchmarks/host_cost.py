@@ -151,7 +151,7 @@ def engine_for(running: int, clock: Clock, page_size: int = 64) -> tuple[Engine,
         kv_cache_tokens=running * 2048,
         page_size=page_size,
     )
-    engine = Engine(backbone, published.decode, config, picker)
+    engine = Engine(backbone, published.decode, config, picker, joins=True)
     limits = Limits(tokens=BATCH_TOKENS, requests=running, length=2048)
     engine.runner._attention = OnH200()
     device = IdleDevice(engine.runner, limits, clock)

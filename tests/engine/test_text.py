@@ -12,8 +12,8 @@ BYTES = st.lists(st.integers(0, 255), max_size=40)
 WORDS = st.text(alphabet="ab€😀<", min_size=1, max_size=6)
 
 
-def streamed(ids, stops=(), may_stop=True):
-    stream = TextStream(Pieces(decode), (), stops)
+def streamed(ids, stops=(), may_stop=True, pieces=None, prompt=()):
+    stream = TextStream(pieces or Pieces(decode), prompt, stops)
     deltas = []
     for token in ids:
         if stream.push(token, may_stop=may_stop):
@@ -27,6 +27,17 @@ def streamed(ids, stops=(), may_stop=True):
 def test_deltas_join_to_the_text_and_the_text_is_all_of_it(ids):
     stream, deltas = streamed(ids)
     assert "".join(deltas) == stream.text == decode(ids)
+
+
+JOINING = Pieces(decode, joins=True)
+
+
+@given(BYTES, st.lists(st.integers(0, 255), max_size=3), st.lists(WORDS, max_size=2))
+def test_what_tokens_say_alone_is_what_they_say_together(ids, prompt, stops):
+    """Where a decoder joins them; pieces are remembered from one text to the next."""
+    stream, deltas = streamed(ids, stops, prompt=prompt)
+    joined, same = streamed(ids, stops, pieces=JOINING, prompt=prompt)
+    assert (joined.text, joined.stop, same) == (stream.text, stream.stop, deltas)
 
 
 @given(st.text(alphabet="aé€😀", max_size=20))

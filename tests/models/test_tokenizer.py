@@ -44,6 +44,24 @@ def test_spaces_are_kept_as_they_are(tokenizer):
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@given(st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=6), max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_whole_characters_are_joined_where_tokens_are_bytes(tokenizer, parts):
+    assert tokenizer.joins
+    texts = [tokenizer.decode(part) for part in parts]
+    if not any("\ufffd" in text for text in texts):
+        assert tokenizer.decode([token for part in parts for token in part]) == "".join(texts)
+
+
+@pytest.mark.parametrize(
+    "decoder", [None, {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}]
+)
+def test_other_decoders_know_more_than_single_tokens(folder, decoder):
+    content = json.loads((folder / "tokenizer.json").read_text())
+    write_json(folder / "tokenizer.json", {**content, "decoder": decoder})
+    assert not Tokenizer.load(folder).joins
+
+
 def test_special_tokens(tokenizer):
     ids = tokenizer.encode("<|im_start|>a<|im_end|>")
     assert ids == [10, SPECIALS + ord("a"), 11]

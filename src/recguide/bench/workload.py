@@ -26,7 +26,7 @@ def random_prompts(count: int, length: int, vocabulary: int) -> list[list[int]]:
 def replay_engine(model: Model, process: AcceptanceReplay, config: EngineConfig) -> Engine:
     """An engine that computes everything and says what the process says."""
     picker = ReplayPicker(_real_picker(model.vocabulary, model.kv_shape.device), process, model.vocabulary)
-    return Engine(model, published.decode, config, picker=picker)
+    return Engine(model, published.decode, config, picker=picker, joins=True)
 
 
 def _real_picker(vocabulary: Vocabulary, device: torch.device) -> Picker:

@@ -15,6 +15,8 @@ def assemble(model: Model, config: EngineConfig) -> Engine:
     """Without a tokenizer, text is numbers and there are no structures."""
     tokenizer, identity = model.tokenizer, Identity(model.name, model.fingerprint)
     if tokenizer is None:
-        return Engine(model, published.decode, config, identity=identity)
+        return Engine(model, published.decode, config, identity=identity, joins=True)
     grammars = Grammars(tokenizer.json, tokenizer.size, model.vocabulary)
-    return Engine(model, tokenizer.decode, config, grammars=grammars, identity=identity)
+    return Engine(
+        model, tokenizer.decode, config, grammars=grammars, identity=identity, joins=tokenizer.joins
+    )

@@ -72,6 +72,7 @@ class Engine:
         picker: picks on the device; None is the one that belongs there.
         grammars: compiles structures; None refuses them.
         identity: the model, as tables of costs and values name it; without it none is found.
+        joins: whether the text of tokens is that of each, joined, where all are whole characters.
 
     Attributes:
         runner: runs rows.
@@ -87,11 +88,13 @@ class Engine:
         picker: Picker | None = None,
         grammars: Grammars | None = None,
         identity: Identity | None = None,
+        *,
+        joins: bool = False,
     ) -> None:
         self.vocabulary = backbone.vocabulary
         self.config = config
         self._backbone = backbone
-        self._pieces = Pieces(decode)
+        self._pieces = Pieces(decode, joins=joins)
         self.grammars = grammars
         most = backbone.max_positions
         self._limit = most if config.max_model_len is None else min(config.max_model_len, most)

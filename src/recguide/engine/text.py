@@ -32,14 +32,18 @@ class UndecodableTokens(RecGuideError):  # noqa: N818 - it names what was found
 class Pieces:
     """A decoder that remembers what single tokens say, and what they add behind another.
 
-    Args: decode: ids → text without special tokens.
+    Args:
+        decode: ids → text without special tokens.
+        joins: whether the text of whole characters and more of them is that of each, joined.
 
     All methods raise UndecodableTokens where it fails.
     """
 
-    def __init__(self, decode: Decode) -> None:
-        self._decode = decode
+    def __init__(self, decode: Decode, *, joins: bool = False) -> None:
+        self._decode, self._joins = decode, joins
         self._single: dict[int, str] = {}
+        self._whole: dict[int, str] = {}
+        """Of tokens that are whole characters; "" for others."""
         self._added: dict[tuple[int, int], str] = {}
 
     def text(self, ids: Sequence[int]) -> str:
@@ -50,6 +54,10 @@ class Pieces:
 
     def behind(self, before: int, token: int) -> str:
         """What a token adds to the text of another; "" unless both end with whole characters."""
+        if self._joins:
+            added = self._whole.get(token) or self._whole_of(token)
+            if added and (self._whole.get(before) or self._whole_of(before)):
+                return added
         pair = before, token
         added = self._added.get(pair)
         if added is None:
@@ -59,6 +67,11 @@ class Pieces:
             added = "" if text.endswith(REPLACEMENT) else text[len(self._of_one(before)) :]
             self._added[pair] = added
         return added
+
+    def _whole_of(self, token: int) -> str:
+        text = self._of_one(token)
+        self._whole[token] = whole = "" if REPLACEMENT in text else text
+        return whole
 
     def _of_one(self, token: int) -> str:
         text = self._single.get(token)

@@ -82,6 +82,13 @@ class Tokenizer:
         )
 
     @cached_property
+    def joins(self) -> bool:
+        """Whether the text of tokens is that of each, joined, where all are whole characters: so where tokens
+        are bytes. Other decoders drop or add spaces between them."""
+        decoder: Any = json.loads(self.json())["decoder"]
+        return decoder is not None and decoder["type"] == "ByteLevel"
+
+    @cached_property
     def _special_marks(self) -> frozenset[int]:
         """Ids of marks that decoding would leave out."""
         found = {self.token_id(mark) for mark in (*THINK_MARKS, *TOOL_MARKS)}
