@@ -22,6 +22,7 @@ class ByteTokenizer:
 
     name = "toy"
     size = 258
+    joins = True
     special_ids = frozenset({EOS, MASK})
     think_ids = None
 
