@@ -7,7 +7,7 @@ from tests.attention.test_visibility import dense_mask
 
 from recguide.attention.packing import pack
 from recguide.attention.reference import ReferenceAttention, as_slice
-from recguide.attention.rotation import Rotation
+from recguide.attention.rotation import PairRotation, Rotation
 from recguide.core import KVShape, Row
 from recguide.kv.cache import KVCache
 
@@ -66,22 +66,41 @@ def token_by_token(batch, tables, keys, values, page_size, q, k, v):
     return out.flatten(1)
 
 
+def paired(heads):
+    """[..., DIM] in the other order: the two dimensions of a pair side by side."""
+    return heads.unflatten(-1, (2, DIM // 2)).transpose(-2, -1).flatten(-2)
+
+
+def with_pairs(qkv, turn):
+    """The same projections and rotation for a model whose pairs lie side by side."""
+    rotated = HEADS + KV_HEADS
+    turns = torch.complex(turn.cos[..., : DIM // 2], turn.sin[..., DIM // 2 :])
+    return torch.cat((paired(qkv[:, :rotated]), qkv[:, rotated:]), 1), PairRotation(turns, turn.query_scale)
+
+
 def check(rows, tables, page_size):
+    for pairs in (False, True):
+        check_one(rows, tables, page_size, pairs)
+
+
+def check_one(rows, tables, page_size, pairs):
     batch = pack(rows, tables, page_size)
     cache = filled_cache(1 + max([0, *(page for table in tables for page in table)]), page_size)
     attend = ReferenceAttention(cache).plan(batch)
     turn = rotation(len(batch.tokens))
+    as_cached = paired if pairs else torch.clone
     for layer in (1, 0):
         keys, values = cache.keys.clone(), cache.values.clone()
+        cache.keys.copy_(as_cached(keys))
         qkv = projections(len(batch.tokens))
         q, k, v = turned_by_hand(qkv, turn)
-        out = attend(layer, qkv.clone(), turn)
+        out = attend(layer, *(with_pairs(qkv, turn) if pairs else (qkv.clone(), turn)))
         expected = token_by_token(batch, tables, keys[layer], values[layer], page_size, q, k, v)
         torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
 
         keys[layer, batch.kv_slots[: batch.written]] = k[: batch.written]
         values[layer, batch.kv_slots[: batch.written]] = v[: batch.written]
-        torch.testing.assert_close(cache.keys, keys, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(cache.keys, as_cached(keys), rtol=1e-12, atol=1e-12)
         assert torch.equal(cache.values, values)
 
 

@@ -42,19 +42,16 @@ class ReferenceAttention:
     def plan(self, batch: PackedBatch) -> Attend:
         """The attention of one forward. It writes the causal rows' KV, layer by layer, as it is called."""
         cache, written = self._cache, batch.written
-        target = Span(cache, as_slice(batch.kv_slots[:written])) if written else None
+        slots = as_slice(batch.kv_slots[:written]) if written else None
         requests = sorted({row.request for row in batch.rows})
         groups = [_group(batch, request, cache) for request in requests]
-        turned: _Turned | None = None
+        turned: _Turned | _TurnedIntoCache | None = None
 
         def attend(layer: int, qkv: Tensor, rotation: Turn) -> Tensor:
             nonlocal turned
             if turned is None:
-                turned = _Turned(rotation, qkv, cache.shape.kv_heads, written)
-            turned.take(qkv)
-            if target is not None:
-                target.write(layer, turned.written)
-            q, kv = turned.queries, turned.kv
+                turned = _turned(rotation, qkv, cache, slots)
+            q, kv = turned.take(layer, qkv)
             if len(groups) == 1:
                 return groups[0].attend(layer, q, kv)
             out = q.new_empty(len(q), q.shape[1] * q.shape[2])
@@ -65,30 +62,67 @@ class ReferenceAttention:
         return attend
 
 
+def _turned(rotation: Turn, qkv: Tensor, cache: KVCache, slots: Index | None) -> _Turned | _TurnedIntoCache:
+    """How a forward's projections turn; `slots` of the cache take the KV of the first tokens."""
+    _, every, dim = qkv.shape
+    kv_heads = cache.shape.kv_heads
+    whole = rotation.over(every - 2 * kv_heads, kv_heads, dim**-0.5)
+    if isinstance(whole, PairRotation) and isinstance(slots, slice) and slots.stop - slots.start == len(qkv):
+        return _TurnedIntoCache(whole, qkv, cache, slots)
+    return _Turned(whole, qkv, cache, slots)
+
+
 class _Turned:
-    """A layer's rotated projections, in one piece that the layers share with all views of it.
+    """A layer's rotated projections, in one piece that the layers share with all views of it."""
 
-    Attributes:
-        queries: [N, heads, dim], scaled.
-        kv: [N, 2, kv_heads, dim].
-        written: those of the first tokens, which go into the cache.
-    """
-
-    def __init__(self, rotation: Turn, qkv: Tensor, kv_heads: int, written: int) -> None:
+    def __init__(self, whole: Turn, qkv: Tensor, cache: KVCache, slots: Index | None) -> None:
         tokens, every, dim = qkv.shape
-        heads = every - 2 * kv_heads
-        whole = rotation.over(heads, kv_heads, dim**-0.5)
-        all_heads = qkv.new_empty(qkv.shape)
-        self._turn = (
-            _pairs(whole, all_heads) if isinstance(whole, PairRotation) else _halves(whole, all_heads)
-        )
-        self.queries, kv = all_heads.split((heads, 2 * kv_heads), 1)
-        self.kv = kv.view(tokens, 2, kv_heads, dim)
-        self.written = self.kv[:written]
+        kv_heads = cache.shape.kv_heads
+        out = qkv.new_empty(qkv.shape)
+        self._turn = _pairs(whole, out) if isinstance(whole, PairRotation) else _halves(whole, out)
+        self._queries, kv = out.split((every - 2 * kv_heads, 2 * kv_heads), 1)
+        self._kv = kv.view(tokens, 2, kv_heads, dim)
+        self._span = None if slots is None else Span(cache, slots)
+        self._written = self._kv if self._span is None else self._kv[: self._span.slots]
 
-    def take(self, qkv: Tensor) -> None:
-        """Takes up projections [N, heads + 2·kv_heads, dim] that are not rotated yet."""
+    def take(self, layer: int, qkv: Tensor) -> tuple[Tensor, Tensor]:
+        """Turns projections [N, heads + 2·kv_heads, dim] and writes what is cached of them.
+
+        Returns scaled queries [N, heads, dim], and keys and values [N, 2, kv_heads, dim].
+        """
         self._turn(qkv)
+        if self._span is not None:
+            self._span.write(layer, self._written)
+        return self._queries, self._kv
+
+
+class _TurnedIntoCache:
+    """The same where the KV of all tokens is cached in slots side by side: it turns on its way there."""
+
+    def __init__(self, whole: PairRotation, qkv: Tensor, cache: KVCache, slots: slice) -> None:
+        tokens, every, dim = qkv.shape
+        kv_heads, half = cache.shape.kv_heads, dim // 2
+        heads = every - 2 * kv_heads
+        self._dtype = whole.turns.dtype
+        self._queries = qkv.new_empty(tokens, heads, dim)
+        self._out = self._queries.view(self._dtype)
+        of_queries, of_kv = whole.turns.split((heads, 2 * kv_heads), 1)
+        self._turns = of_queries.contiguous(), of_kv.reshape(tokens, 2, kv_heads, half)
+        self._layers = cache.both.view(self._dtype)[:, :, slots].transpose(1, 2).unbind(0)
+        # Views as one operation each, of as many as would make them.
+        row = every * half
+        self._of_queries = (tokens, heads, half), (row, half, 1)
+        self._of_kv = (tokens, 2, kv_heads, half), (row, kv_heads * half, half, 1)
+        self._beyond = heads * half
+
+    def take(self, layer: int, qkv: Tensor) -> tuple[Tensor, None]:
+        """As `_Turned.take` for contiguous projections; nobody is in flight whose KV could be asked for."""
+        pairs = qkv.view(self._dtype)
+        of_queries, of_kv = self._turns
+        torch.mul(pairs.as_strided(*self._of_queries), of_queries, out=self._out)
+        kv = pairs.as_strided(*self._of_kv, pairs.storage_offset() + self._beyond)
+        torch.mul(kv, of_kv, out=self._layers[layer])
+        return self._queries, None
 
 
 def _pairs(whole: PairRotation, out: Tensor) -> Callable[[Tensor], None]:
@@ -132,7 +166,7 @@ class _InPlace:
         keys, values = cache.keys[:, index], cache.values[:, index]
         self._layers = list(zip(_across(keys).unbind(0), _by_head(values).unbind(0), strict=True))
 
-    def load(self, layer: int, kv: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def load(self, layer: int, kv: Tensor | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         return self._layers[layer]
 
 
@@ -147,9 +181,10 @@ class _BroughtTogether:
         self._flying = both[count:] if flying else None
         self._ready = _across(both[:, 0]), _by_head(both[:, 1])
 
-    def load(self, layer: int, kv: Tensor) -> tuple[Tensor, Tensor]:
+    def load(self, layer: int, kv: Tensor | None) -> tuple[Tensor, Tensor]:
         self._held.read(layer, self._out_of_cache)
         if self._flying is not None:
+            assert kv is not None, "what is in flight is not in the cache alone"
             self._flying.copy_(kv[self._drafts])
         return self._ready
 
@@ -183,8 +218,8 @@ class _Group:
     square: bool
     spelled_out: bool
 
-    def attend(self, layer: int, q: Tensor, kv: Tensor) -> Tensor:
-        """[n, heads · dim] for scaled queries q [n, heads, dim]; kv are the whole batch's."""
+    def attend(self, layer: int, q: Tensor, kv: Tensor | None) -> Tensor:
+        """[n, heads · dim] for scaled queries q [n, heads, dim]; kv are the whole batch's, if any fly."""
         keys, values = self.memory.load(layer, kv)
         tokens, heads, dim = q.shape
         kv_heads = len(values)

@@ -66,9 +66,10 @@ class Answers:
 
     @staticmethod
     def of(picks: Picks) -> Answers:
-        margins = picks.p1.double() - picks.p2.double()
-        columns = (picks.tokens, picks.p1, margins, picks.candidates, picks.entropy)
-        return Answers(*(column.tolist() for column in columns))
+        columns = (picks.tokens, picks.p1, picks.p2, picks.candidates, picks.entropy)
+        tokens, p1, p2, candidates, entropy = (column.cpu().numpy() for column in columns)
+        margins = np.subtract(p1, p2, dtype=np.float64)
+        return Answers(tokens.tolist(), p1.tolist(), margins.tolist(), candidates.tolist(), entropy.tolist())
 
 
 class Settled(NamedTuple):

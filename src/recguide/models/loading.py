@@ -148,7 +148,7 @@ class Model:
             on=_touched(batch),
             masked=batch.masked,
         )
-        return self.decoder.logits(hidden[batch.wanted])
+        return self.decoder.logits(hidden.index_select(0, batch.wanted))
 
 
 def _touched(batch: PackedBatch) -> Touched:

@@ -46,9 +46,9 @@ class Field:
 
     def first(self) -> tuple[Tensor, Tensor]:
         """Largest logit of each slot and the lowest token that has it, [S] each; NaN if any logit is NaN."""
-        block = self._maxima.argmax(1)
+        peaks, block = self._maxima.max(1)
         inside = self._read(self._every, block).argmax(1)
-        return self._maxima[self._every, block], block * BLOCK + inside
+        return peaks, block * BLOCK + inside
 
     def leaders(self, slots: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The `count` ≤ V largest logits of slots [s], falling: values and tokens, [s, count] each.
