@@ -128,14 +128,18 @@ class IdleDevice:
         self._turn = 1 - self._turn
         key = (bucket, self._turn)
         if key not in self._inputs:
-            room = self._room(bucket)
-            host = self._hosts[self._turn]
-            self._inputs[key] = Inputs(room, room.columns(), host, self._device, bucket.use)
+            self._inputs[key] = self._inputs_in(bucket, self._hosts[self._turn])
         return self._inputs[key]
 
-    def forward(self, bucket: Bucket) -> tuple[Tensor, Tensor]:
+    def own_inputs(self, bucket: Bucket) -> Inputs:
+        return self._inputs_in(bucket, torch.zeros(self._room(bucket).columns().size, dtype=torch.uint8))
+
+    def _inputs_in(self, bucket: Bucket, host: Tensor) -> Inputs:
+        room = self._room(bucket)
+        return Inputs(room, room.columns(), host, self._device, bucket.use)
+
+    def forward(self, _: Bucket, inputs: Inputs) -> tuple[Tensor, Tensor]:
         self.began = self._clock()
-        inputs = self._inputs[bucket, self._turn]
         found = self._runner._run(inputs, inputs.batch)
         self.seconds += self._clock() - self.began
         return found

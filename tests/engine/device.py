@@ -52,18 +52,24 @@ class PaddedForwards:
 
     def inputs(self, bucket):
         self._turn = 1 - self._turn
-        self._inputs = self._kept.get((bucket, self._turn))
-        if self._inputs is None:
-            room, host = self._room(bucket), self._hosts[self._turn]
-            self._inputs = RememberedInputs(room, room.columns(), host, self._device, bucket.use)
-            self._kept[bucket, self._turn] = self._inputs
-        return self._inputs
+        key = (bucket, self._turn)
+        if key not in self._kept:
+            self._kept[key] = self._inputs_in(bucket, self._hosts[self._turn])
+        return self._kept[key]
 
-    def forward(self, bucket):
+    def own_inputs(self, bucket):
+        size = self._room(bucket).columns().size
+        return self._inputs_in(bucket, torch.randint(0, 255, (size,), dtype=torch.uint8))
+
+    def _inputs_in(self, bucket, host):
+        room = self._room(bucket)
+        return RememberedInputs(room, room.columns(), host, self._device, bucket.use)
+
+    def forward(self, bucket, inputs):
         self.ran.append(bucket)
-        flat = self._inputs.flat
-        self._inputs.place()
-        batch = self._inputs.batch_with(flat)
+        flat = inputs.flat
+        inputs.place()
+        batch = inputs.batch_with(flat)
         # PyTorch's attention takes every token for some row's.
         own = {name: getattr(batch, name)[: flat.tokens] for name in PER_TOKEN}
         # A fake model reads the rows, which may have been laid out for an earlier step.
@@ -71,11 +77,12 @@ class PaddedForwards:
             replace(
                 row,
                 tokens=tuple(batch.tokens[start : start + len(row.tokens)].tolist()),
+                stem=int(batch.stem[start]),
                 prefix=int(batch.prefix[start]),
             )
             for row, start in zip(batch.rows, batch.row_starts, strict=True)
         )
-        return self._runner._run(self._inputs, replace(batch, rows=rows, **own))
+        return self._runner._run(inputs, replace(batch, rows=rows, **own))
 
 
 class RememberedInputs(Inputs):

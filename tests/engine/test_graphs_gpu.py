@@ -107,9 +107,9 @@ def test_a_graphs_logits_are_those_of_the_rows_alone(family, use, dtype):
     runner = engine(family, dtype).runner
     rows, wanted = ROWS[use], sum(len(row.wanted) for row in ROWS[use])
     with torch.inference_mode():
-        bucket = runner._fill(rows, [[0]])
+        bucket, inputs = runner._fill(rows, [[0]])
         assert bucket.use is use
-        padded, _ = runner._replays.forward(bucket)
+        padded, _ = runner._replays.forward(bucket, inputs)
         found = padded[:wanted].clone()
     expected = runner.forward(rows, [[0]])
     tolerance = 1e-4 if dtype is torch.float32 else 0.1

@@ -74,6 +74,39 @@ def test_a_draft_is_made_ahead_beside_branches_too_and_dropped_where_one_is_reus
     assert sum(request.stats.reused.values()) > 2
 
 
+@pytest.mark.parametrize("method", ["recguide", "tidar"])
+@pytest.mark.parametrize("sampled", [{}, {"temperature": 0.8, "seed": 3}])
+def test_rounds_with_branches_of_shapes_that_have_been_met_are_not_laid_out_again(method, sampled):
+    """And what is emitted, and counted, is what it is where each of them is."""
+    params = {"max_tokens": 80, "ignore_eos": True, **sampled}
+    prompts = [(4, 5, 6), (9, 8)]
+    machine, other = (
+        padded_engine(model("llama"), test_equality.decode, limits=SMALL, page_size=4) for _ in range(2)
+    )
+    other._standing.go = lambda _: None
+    started, go = [], machine._standing.go
+
+    def go_and_note(decisions):
+        started.append(go(decisions))
+        return started[-1]
+
+    machine._standing.go = go_and_note
+    for prompt in prompts:
+        found, expected = (
+            one.add(prompt, SamplingParams(**params, method=method, block_size=3))[0]
+            for one in (machine, other)
+        )
+        for one in (machine, other):
+            run(one)
+            assert_idle(one)
+        assert found.completion() == expected.completion()
+        (said,) = alone(prompt, tuple(params.items()))
+        assert found.completion().token_ids == said.token_ids
+    flights = [flight for flight in started if flight is not None]
+    assert len(flights) > 20
+    assert all(flight.plan[0].layout.branches for flight in flights)
+
+
 @pytest.mark.parametrize("cap", [4, 30])
 def test_more_stop_tokens_than_a_graph_has_room_for_are_the_hosts_after_a_prefill_without_one(cap):
     """A forward without a graph settles any number of them on the device."""

@@ -86,10 +86,15 @@ class Flat:
     def moved(self, by: int | Ints) -> Flat:
         """The same rows so many positions further on, all of them or each [rows]; `rows` are those that they
         were made from."""
-        further = copy(self)
-        further.begins = self.begins.copy()
-        further.begins[1] += by
-        return further
+        begins = self.begins.copy()
+        begins[1] += by
+        return self.beginning(begins)
+
+    def beginning(self, begins: Ints) -> Flat:
+        """The same rows with these stems and prefixes [2, rows]."""
+        other = copy(self)
+        other.begins = begins
+        return other
 
     @property
     def prefix_tokens(self) -> int:

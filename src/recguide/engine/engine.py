@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -31,7 +31,7 @@ from recguide.engine.errors import (
     deadline_passed,
     is_lack_of_memory,
 )
-from recguide.engine.flight import Flight, Forward, Landed
+from recguide.engine.flight import Flight, Forward
 from recguide.engine.flown import Flown, Landing
 from recguide.engine.judging import Judge
 from recguide.engine.observing import Observer, Watch
@@ -41,6 +41,7 @@ from recguide.engine.planning import Planner, observe, remember
 from recguide.engine.request import Request, Sampling
 from recguide.engine.rounds import Decision
 from recguide.engine.scheduler import Scheduled, Scheduler
+from recguide.engine.standing import StandingRounds
 from recguide.engine.start import start
 from recguide.engine.tables import Identity, Policies
 from recguide.engine.text import Decode, Pieces, TextStream, UndecodableTokens
@@ -119,6 +120,7 @@ class Engine:
         )
         self._planner = Planner(self._policies.named, config.batching, self._rows, config.max_batch_tokens)
         self._ahead = RunAhead(self.runner, self._scheduler, self._rows, self.vocabulary.mask)
+        self._standing = StandingRounds(self.runner, self._scheduler, self.vocabulary.mask)
         self._flown = Flown()
         self._tracer = (
             None
@@ -262,8 +264,10 @@ class Engine:
             self._publish(advanced, emitted)
         verdicts = {advanced.request: advanced.verdict for advanced in done}
         observe(flown.planned, verdicts, flown.step_ms, flown.waited_ms)
-        if self._flight is not None and not self._ahead.look(self._flight, self._planner):
-            self._planner.prepare()
+        if self._flight is not None:
+            if not self._ahead.look(self._flight, self._planner):
+                self._planner.prepare()
+            self._standing.look(self._flight)
         self.runner.refresh()
         self._watch.tell(flight, done, flown.planned)
         if self._tracer is not None:
@@ -286,20 +290,23 @@ class Engine:
         try:
             landed = flight.land()
             self._flown.landed()
-            self._go_ahead(landed)
-            return self._judge.decide(flight, landed)
+            self._go(lambda: self._ahead.go(landed), self._ahead.plan)
+            self._ahead.forget()
+            decisions = self._judge.decide(flight, landed)
+            if self._flight is None:
+                self._go(lambda: self._standing.go(decisions), flight.plan)
+            return decisions
         except (MemoryError, RuntimeError) as error:
             self._give_up_largest(flight.plan, error)
             self._drop()
             return None
 
-    def _go_ahead(self, landed: Landed) -> None:
-        """Starts what was made ready, if it came true and there is memory for it."""
+    def _go(self, start: Callable[[], Flight | None], plan: Sequence[Scheduled]) -> None:
+        """Starts what lies packed, if it came true and there is memory for it."""
         try:
-            self._flight = self._ahead.go(landed)
+            self._flight = start()
         except (MemoryError, RuntimeError) as error:
-            self._give_up_largest(self._ahead.plan, error)
-        self._ahead.forget()
+            self._give_up_largest(plan, error)
         if self._flight is not None:
             self._planner.adopt()
             self._flown.launched(self._planner.planned, self._flight.began)
@@ -308,6 +315,7 @@ class Engine:
         """Nobody waits for what is on its way."""
         flight, self._flight = self._flight, None
         self._ahead.forget()
+        self._standing.forget()
         if flight is not None:
             flight.drop()
 
@@ -416,6 +424,7 @@ class Engine:
         self.fault = fault = EngineFault(error)
         self._flight = None
         self._ahead.forget()
+        self._standing.forget()
         for request in self._scheduler.clear():
             request.error, request.finish_reason = fault, FinishReason.ABORT
         return fault

@@ -175,6 +175,23 @@ class Inputs:
         self._filled, self._judged = filled, before._judged
         self.count_down(slice(self._judged))
 
+    def fill_again(
+        self,
+        flat: Flat,
+        table: NDArray[np.int32],
+        tokens: Sequence[int],
+        judged: Judged,
+        recent: RecentWork | None = None,
+    ) -> None:
+        """Writes what differs from one forward of a request to another of the same structure.
+
+        `tokens` [N] are in packed order.
+        """
+        arrays = self._arrays
+        arrays["tokens"][: flat.tokens] = tokens
+        flat.fill_begins(arrays, ((0, table),), self.room.batch.tiling, recent)
+        self.room.settle.fill(arrays["settle"], (judged,))
+
     def count_down(self, judged: slice | list[int]) -> None:
         """These of the judged requests may emit one token less."""
         self._caps[judged] -= 1

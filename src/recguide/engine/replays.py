@@ -73,17 +73,22 @@ class Replays:
         The host's side is another one each time: the last one's may still be on its way to the device.
         """
         self._turn = 1 - self._turn
-        return self._inputs_at(bucket, self._turn)
-
-    def _inputs_at(self, bucket: Bucket, turn: int) -> Inputs:
-        key = (bucket, turn)
+        key = (bucket, self._turn)
         if key not in self._inputs:
-            room = self._room(bucket)
-            self._inputs[key] = Inputs(room, room.columns(), self._hosts[turn], self._input, bucket.use)
+            self._inputs[key] = self._inputs_in(bucket, self._hosts[self._turn])
         return self._inputs[key]
 
-    def forward(self, bucket: Bucket) -> tuple[Tensor, Tensor]:
-        """Logits and output of what has been sent to the device.
+    def own_inputs(self, bucket: Bucket) -> Inputs:
+        """The same with a host's side that nobody else fills."""
+        size = self._room(bucket).columns().size
+        return self._inputs_in(bucket, torch.zeros(size, dtype=torch.uint8, pin_memory=True))
+
+    def _inputs_in(self, bucket: Bucket, host: Tensor) -> Inputs:
+        room = self._room(bucket)
+        return Inputs(room, room.columns(), host, self._input, bucket.use)
+
+    def forward(self, bucket: Bucket, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Logits and output of what has been sent to the device from these inputs of the bucket.
 
         A bucket's first forward runs without a graph, its second one is captured: so a size that is met once
         costs no capture, and whatever compiles or chooses a workspace has done so before one.
@@ -92,8 +97,8 @@ class Replays:
         if graph is None:
             if bucket not in self._met:
                 self._met.add(bucket)
-                return self._run(self._inputs_at(bucket, self._turn))
-            graph = self._capture(bucket)
+                return self._run(inputs)
+            graph = self._capture(bucket, inputs)
         graph.graph.replay()
         return graph.logits, graph.output
 
@@ -106,7 +111,7 @@ class Replays:
         for _ in range(WARM_UPS):
             self._run(inputs)
         self._met.add(bucket)
-        self._capture(bucket)
+        self._capture(bucket, inputs)
 
     def trial(self) -> int:
         """Bytes that graphs and the largest forward need, estimated high.
@@ -131,10 +136,10 @@ class Replays:
         torch.cuda.synchronize(self._device)
         return torch.cuda.mem_get_info(self._device)[0]
 
-    def time(self, bucket: Bucket, repeats: int) -> list[float]:
+    def time(self, bucket: Bucket, inputs: Inputs, repeats: int) -> list[float]:
         """Milliseconds of so many replays, each alone, of what is filled in."""
-        self.forward(bucket)
-        graph = (self._graphs.get(bucket) or self._capture(bucket)).graph
+        self.forward(bucket, inputs)
+        graph = (self._graphs.get(bucket) or self._capture(bucket, inputs)).graph
         events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
         graph.replay()
         for event in events[:-1]:
@@ -144,9 +149,9 @@ class Replays:
         events[-1].synchronize()
         return [before.elapsed_time(after) for before, after in pairwise(events)]
 
-    def _capture(self, bucket: Bucket) -> Graph:
+    def _capture(self, bucket: Bucket, inputs: Inputs) -> Graph:
         """Captures without `torch.cuda.graph`, which would first wait for the device and empty its caches."""
-        inputs, here = self._inputs_at(bucket, self._turn), torch.cuda.current_stream(self._device)
+        here = torch.cuda.current_stream(self._device)
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(here)
         with torch.cuda.stream(self._stream):

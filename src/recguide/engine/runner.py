@@ -18,7 +18,7 @@ from recguide.attention.recent import RecentWork
 from recguide.core import AdapterUse, Backbone, PackedBatch, RecGuideError, Row
 from recguide.engine.backends import attention_for
 from recguide.engine.buckets import Bucket, Buckets
-from recguide.engine.docket import BY_HOST, docket_of
+from recguide.engine.docket import BY_HOST, Docket, docket_of
 from recguide.engine.flight import Flight, Forward, Landed, Ready
 from recguide.engine.inputs import Inputs
 from recguide.engine.landing import Landings
@@ -29,7 +29,7 @@ from recguide.engine.scheduler import Scheduled
 from recguide.kv.cache import KVCache
 from recguide.kv.pages import PagePool
 from recguide.speculation.slots import Picker
-from recguide.speculation.step import settle_step
+from recguide.speculation.step import Judged, settle_step
 
 
 class Runner:
@@ -115,14 +115,49 @@ class Runner:
             inputs = inputs_alone(plan, flat, tables, self._attention, self.pool.page_size, self._device)
         else:
             inputs = self._replays.inputs(bucket)
-        docket = docket_of(plan, inputs.room.settle)
-        sampling = [scheduled.request.sampling for scheduled in plan]
-        inputs.fill(flat, tables, sampling, docket.judged, self._recent)
+        docket = self._filled(inputs, plan, flat, tables)
         # Some may be left to the host: the room for stop tokens is not the same in all inputs.
         settled = [docket.places[at] for at in steps if docket.places[at] != BY_HOST]
         if settled:
             inputs.count_down(settled)
         return Ready(plan, docket, flat, bucket, inputs, len(settled) == len(plan) and bucket is not None)
+
+    def _filled(
+        self, inputs: Inputs, plan: Sequence[Scheduled], flat: Flat, tables: Sequence[NDArray[np.int32]]
+    ) -> Docket:
+        """Fills an input with a plan; returns who decides what."""
+        docket = docket_of(plan, inputs.room.settle)
+        sampling = [scheduled.request.sampling for scheduled in plan]
+        inputs.fill(flat, tables, sampling, docket.judged, self._recent)
+        return docket
+
+    def standing(self, plan: Sequence[Scheduled], inputs: Inputs | None = None) -> Ready | None:
+        """Packs a plan of one request into an input of its own, to be `packed_again`; None without a graph.
+
+        `inputs` are such an input of a plan of the same shape, which nobody needs any more.
+        """
+        rows, tables = _rows_and_tables(plan)
+        flat = Flat(rows, tables, self.pool.page_size)
+        bucket = self._with_graphs.bucket(flat)
+        if bucket is None:
+            return None
+        inputs = inputs or self._with_graphs.own_inputs(bucket)
+        return Ready(plan, self._filled(inputs, plan, flat, tables), flat, bucket, inputs)
+
+    def packed_again(
+        self, ready: Ready, begins: tuple[list[int], list[int]], tokens: Sequence[int], judged: Judged
+    ) -> Ready:
+        """Another forward of the same shape, of the same request.
+
+        Args:
+            begins: stems and prefixes of its rows.
+            tokens: in packed order.
+            judged: its block.
+        """
+        flat = ready.flat.beginning(np.array(begins, np.int32))
+        table = ready.plan[0].request.table.array
+        ready.inputs.fill_again(flat, table, tokens, judged, self._recent)
+        return replace(ready, flat=flat, docket=replace(ready.docket, judged=[judged]))
 
     def ready_again(self, ready: Ready, grown: Iterable[int]) -> Ready:
         """Packs the plain steps that follow those of `ready`; `grown` are requests of it with new pages."""
@@ -146,7 +181,7 @@ class Runner:
         if self._replays is None or bucket is None:
             logits, output = self._run(inputs, inputs.batch_with(ready.flat))
         else:
-            logits, output = self._replays.forward(bucket)
+            logits, output = self._replays.forward(bucket, inputs)
         landing = self._landings.fetch(output)
         if self.forwards is not None:
             self.forwards.append(_noted(ready))
@@ -233,7 +268,7 @@ class Runner:
         slots = range(min(8, graphs.buckets.most))
         tokens = tuple(slot % self.backbone.vocabulary.size for slot in slots)
         row = Row(0, 0, tokens, causal=False, adapter=use is AdapterUse.ALL, wanted=slots)
-        return graphs.forward(self._fill([row], [[0]]))[0].clone()
+        return graphs.forward(*self._fill([row], [[0]]))[0].clone()
 
     @torch.inference_mode()
     def time(self, rows: Sequence[Row], tables: Tables, repeats: int) -> tuple[list[float], Bucket]:
@@ -242,8 +277,8 @@ class Runner:
         It may run at any time between steps, but overwrites the KV of the causal rows.
         Raises RecGuideError without graphs, or for rows beyond the largest one.
         """
-        bucket = self._fill(rows, tables)
-        return self._with_graphs.time(bucket, repeats), bucket
+        bucket, inputs = self._fill(rows, tables)
+        return self._with_graphs.time(bucket, inputs, repeats), bucket
 
     @torch.inference_mode()
     def time_graph(self, forward: Forward, repeats: int = 5) -> float:
@@ -256,10 +291,10 @@ class Runner:
         inputs = self._with_graphs.inputs(forward.bucket)
         inputs.restore(forward.input)
         inputs.send()
-        return median(self._with_graphs.time(forward.bucket, repeats))
+        return median(self._with_graphs.time(forward.bucket, inputs, repeats))
 
-    def _fill(self, rows: Sequence[Row], tables: Tables) -> Bucket:
-        """Writes rows without requests, whose picks are greedy, into the input of their bucket."""
+    def _fill(self, rows: Sequence[Row], tables: Tables) -> tuple[Bucket, Inputs]:
+        """Writes rows without requests, whose picks are greedy, into an input of their bucket."""
         flat = Flat(rows, tables, self.pool.page_size)
         bucket = self._with_graphs.bucket(flat)
         if bucket is None:
@@ -268,7 +303,7 @@ class Runner:
         inputs = self._with_graphs.inputs(bucket)
         inputs.fill(flat, tables, greedy, ())
         inputs.send()
-        return bucket
+        return bucket, inputs
 
     @property
     def _with_graphs(self) -> Replays:
