@@ -133,21 +133,21 @@ MEASURED: dict[tuple[Kind, int, int, int], Tile | None] = {
     ("plain", 5120, 6144, 96): None,
     ("plain", 5120, 6144, 128): None,
     ("summed", 4096, 5120, 16): Tile(64, 16, 128, 3, 4, 4, 0),
-    ("summed", 4096, 5120, 32): Tile(128, 32, 128, 3, 4, 4, 2),
+    ("summed", 4096, 5120, 32): Tile(64, 32, 128, 2, 4, 4),
     ("summed", 4096, 5120, 48): Tile(128, 64, 128, 3, 5, 4, 2),
     ("summed", 4096, 5120, 64): Tile(128, 64, 128, 3, 4, 4, 0),
     ("summed", 4096, 5120, 80): None,
     ("summed", 4096, 5120, 96): None,
     ("summed", 4096, 5120, 128): None,
     ("gated", 5120, 16384, 16): Tile(128, 16, 128, 1, 5, 4, 0),
-    ("gated", 5120, 16384, 32): Tile(128, 32, 128, 1, 3, 4, 0),
+    ("gated", 5120, 16384, 32): Tile(64, 32, 64, 1, 5, 4),
     ("gated", 5120, 16384, 48): Tile(64, 64, 128, 1, 8, 4, 0),
     ("gated", 5120, 16384, 64): Tile(64, 64, 128, 1, 5, 4, 0),
     ("gated", 5120, 16384, 80): Tile(128, 128, 64, 1, 6, 8, 2),
     ("gated", 5120, 16384, 96): Tile(128, 128, 64, 1, 5, 8, 2),
     ("gated", 5120, 16384, 128): Tile(128, 128, 64, 1, 5, 8, 4),
     ("summed", 16384, 5120, 16): Tile(64, 16, 128, 3, 4, 4, 0),
-    ("summed", 16384, 5120, 32): Tile(128, 32, 128, 3, 4, 4, 0),
+    ("summed", 16384, 5120, 32): Tile(128, 32, 128, 3, 5, 4),
     ("summed", 16384, 5120, 48): Tile(128, 64, 128, 3, 4, 4, 2),
     ("summed", 16384, 5120, 64): Tile(128, 64, 128, 3, 5, 4, 2),
     ("summed", 16384, 5120, 80): Tile(128, 128, 128, 3, 3, 8, 0),
@@ -165,7 +165,8 @@ MEASURED: dict[tuple[Kind, int, int, int], Tile | None] = {
 as `benchmarks/product_tiles.py` finds it.
 
 Within a layer it is one of ours even where the library's is a little faster alone: that waits until the
-kernel before it has ended, and lets the next one wait likewise.
+kernel before it has ended, and lets the next one wait likewise. Of 14B the tiles of 32 tokens are those of the
+fastest whole forward: what was fastest beside a norm alone made that 3 % slower.
 """
 
 
