@@ -165,8 +165,8 @@ MEASURED: dict[tuple[Kind, int, int, int], Tile | None] = {
 as `benchmarks/product_tiles.py` finds it.
 
 Within a layer it is one of ours even where the library's is a little faster alone: that waits until the
-kernel before it has ended, and lets the next one wait likewise. Of 14B the tiles of 32 tokens are those of the
-fastest whole forward: what was fastest beside a norm alone made that 3 % slower.
+kernel before it has ended, and lets the next one wait likewise. Of 14B the tiles of 32 tokens are those of
+the fastest whole forward: what was fastest beside a norm alone made that 3 % slower.
 """
 
 
