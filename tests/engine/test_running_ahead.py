@@ -124,6 +124,26 @@ def test_more_stop_tokens_than_a_graph_has_room_for_are_the_hosts_after_a_prefil
     assert_idle(machine)
 
 
+@pytest.mark.parametrize("requests", [1, 2])
+@pytest.mark.parametrize("method", ["linear", "recguide"])
+def test_a_draft_of_a_request_with_more_stop_tokens_than_a_graph_has_room_for_is_the_hosts(method, requests):
+    """No table holds its block, and nobody else's block is touched."""
+    limits = Limits(tokens=64, requests=requests, length=256, stops=3)
+    machine = padded_engine(model("llama"), test_equality.decode, limits=limits, max_running=requests)
+    params = {"max_tokens": 40, "stop_token_ids": (1, 2, 3, 30)}
+    asked = [((4, 5, 6), {**params, "ignore_eos": True, "stop_token_ids": ()}), ((4, 5, 7), params)]
+    asked = asked[-requests:]
+    added = [
+        machine.add(prompt, SamplingParams(**params, method=method, block_size=4))[0]
+        for prompt, params in asked
+    ]
+    run(machine)
+    for request, (prompt, params) in zip(added, asked, strict=True):
+        (expected,) = alone(prompt, tuple(params.items()))
+        assert request.completion().token_ids == expected.token_ids
+    assert_idle(machine)
+
+
 def test_a_request_that_fails_while_its_draft_runs_hides_nobodys_pick():
     """Its text cannot be made, when a forward is on its way in which it has many picks."""
 

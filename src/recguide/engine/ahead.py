@@ -106,7 +106,11 @@ class RunAhead:
         if grown is None:
             return None
         if follows is not None:
-            return Made.behind(follows, self._runner.ready(plan, follows.steps), flight.docket.wanted)
+            ready = self._runner.ready(plan, follows.steps)
+            if any(ready.docket.places[at] == BY_HOST for at in follows.blocks):
+                # It has more stop tokens than a graph has room for: no table holds its block.
+                return None
+            return Made.behind(follows, ready, flight.docket.wanted)
         assert again is not None, "one of both"
         return Made.another_step(self._runner.ready_again(again, grown))
 
