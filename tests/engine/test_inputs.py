@@ -7,13 +7,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.attention.batches import batches
+from tests.attention.test_work import by_tile
 from tests.engine.device import PER_TOKEN
 
+from recguide.attention import work
 from recguide.attention.packing import BatchShape, Flat, pack
+from recguide.attention.recent import RecentWork
 from recguide.attention.work import RowColumns, Tiling, work_list
 from recguide.core import AdapterUse, Row
 from recguide.engine.inputs import Inputs, Room
 from recguide.engine.request import Sampling
+from recguide.speculation.rows import Branch, BranchKind, verify
 from recguide.speculation.slots import INERT
 from recguide.speculation.step import Judged, SettleShape
 
@@ -140,3 +144,72 @@ def test_a_step_further_is_what_its_rows_alone_give(prefixes, page_size, steps):
             assert torch.equal(getattr(now.slots, column), getattr(both[2].slots, column)), column
         assert torch.equal(now.settle.words, both[2].settle.words)
         assert torch.equal(now.batch.order[:count], both[2].batch.order[:count])
+
+
+def listed(inputs):
+    rows = inputs.batch.work.numpy()
+    return rows[: rows[TILING.programs, work.LISTED]]
+
+
+BRANCHES = st.lists(
+    st.tuples(st.integers(1, 6), st.integers(2, 7), st.integers(0, 50)), min_size=1, max_size=4
+)
+
+
+def corrections(branches, block):
+    return [Branch(BranchKind.CORRECTION, min(slot, block - 1), size, head) for slot, size, head in branches]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 60), st.lists(st.integers(0, 50), min_size=7, max_size=7), BRANCHES),
+        min_size=2,
+        max_size=5,
+    ),
+    st.integers(2, 7),
+    st.integers(1, 5),
+    st.booleans(),
+)
+def test_another_forward_of_a_shape_is_what_its_rows_alone_give(rounds, block, page_size, kept):
+    """Wherever it stands, whatever branches of the same lengths it has; with a kept work list, too."""
+    sizes = [size for _, size, _ in rounds[0][2]]
+    pages = 80 // page_size + 1
+    shape = BatchShape(7 + 4 * 7 + 3, 7 + 4 * 7 + 1, 2, pages, page_size, TILING)
+    again, fresh = (inputs_of(Room(shape, SettleShape(2, 8, 3, 4))) for _ in range(2))
+    recent = RecentWork() if kept else None
+    first = None
+    for prefix, tokens, drawn in rounds:
+        drawn = (drawn * 4)[: len(sizes)]
+        branches = corrections(
+            [(slot, size, head) for (slot, _, head), size in zip(drawn, sizes, strict=True)], block
+        )
+        layout = verify(0, prefix, tokens[:block], branches, mask=3, adapter=True)
+        table = np.arange(pages, dtype=np.int32)[: (prefix + block) // page_size + 1] + 5
+        flat = Flat(layout.rows, [table], page_size)
+        judged = Judged(layout.block, 0, 9 + prefix, False, (1, 2), layout.branches, [block] * len(branches))
+        fresh.fill(flat, [table], [Sampling(4, 0.5)], [judged])
+        if first is None:
+            first = flat
+            again.fill(flat, [table], [Sampling(4, 0.5)], [judged], recent)
+        else:
+            begins = np.array([[row.stem for row in layout.rows], [prefix] * len(layout.rows)], np.int32)
+            words = [token for row in layout.rows for token in row.tokens]
+            again.fill_again(first.beginning(begins), table, words, judged, recent)
+        for inputs in (again, fresh):
+            inputs.send()
+            inputs.place()
+        for name in (*PER_TOKEN, "wanted"):
+            assert torch.equal(getattr(again.batch, name), getattr(fresh.batch, name)), name
+        for column in ("seed", "position", "start", "slot", "temperature", "draft"):
+            used = flat.wanted
+            assert torch.equal(getattr(again.slots, column)[:used], getattr(fresh.slots, column)[:used])
+        assert torch.equal(again.slots.position, fresh.slots.position)
+        assert torch.equal(again.settle.words, fresh.settle.words)
+        assert again.batch.block_tables[0, : len(table)].tolist() == table.tolist()
+        assert torch.equal(again.batch.order[: flat.tokens], fresh.batch.order[: flat.tokens])
+        found, expected = (by_tile(listed(inputs), TILING) for inputs in (again, fresh))
+        assert found.keys() == expected.keys()
+        for tile, items in found.items():
+            same = [work.TOKENS, work.REQUEST, work.CACHED, work.DRAFT, work.DRAFT_END, work.OPEN]
+            assert all(item[same].tolist() == expected[tile][0][same].tolist() for item in items)
+            assert items[-1][work.END] >= expected[tile][-1][work.END]

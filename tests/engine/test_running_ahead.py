@@ -107,6 +107,46 @@ def test_rounds_with_branches_of_shapes_that_have_been_met_are_not_laid_out_agai
     assert all(flight.plan[0].layout.branches for flight in flights)
 
 
+def any_alone(random):
+    """A prompt, and how it is continued, of a request that nothing is planned for."""
+    params = {"max_tokens": random.choice((5, 17, 33, 60)), "ignore_eos": random.random() < 0.6}
+    params["method"] = random.choice(("recguide", "recguide", "tidar", "linear"))
+    params["block_size"] = random.choice((2, 3, 4, 5, 8))
+    odd = (
+        {"temperature": random.choice((0.5, 0.9)), "seed": random.randrange(9)},
+        {"stop_token_ids": tuple(random.sample(range(4, 32), random.choice((1, 2, 5))))},
+        {"logprobs": 0},
+    )
+    for each in odd:
+        params |= each if random.random() < 0.4 else {}
+    return tuple(random.randrange(4, 32) for _ in range(random.choice((1, 3, 9)))), SamplingParams(**params)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_request_after_another_is_told_and_counted_as_where_nothing_runs_ahead(seed):
+    """Shapes come again with other sampling seeds, stop tokens, caps and pages."""
+    random = Random(seed)
+    limits = Limits(tokens=random.choice((16, 64)), requests=4, length=256, stops=random.choice((2, 6)))
+    page_size = random.choice(PAGES)
+    machine, other = (
+        padded_engine(model("llama"), test_equality.decode, limits=limits, page_size=page_size)
+        for _ in range(2)
+    )
+    other._standing.go = other._ahead.go = lambda _: None
+    reports = [[], []]
+    machine.observer, other.observer = (rounds.append for rounds in reports)
+    for _ in range(5):
+        prompt, params = any_alone(random)
+        found, expected = (one.add(prompt, params)[0] for one in (machine, other))
+        for one in (machine, other):
+            run(one)
+            assert_idle(one)
+        assert found.completion() == expected.completion()
+        assert found.inbox == expected.inbox
+    ran, laid_out = ([one for report in told for one in report.rounds] for told in reports)
+    assert ran == laid_out
+
+
 @pytest.mark.parametrize("cap", [4, 30])
 def test_more_stop_tokens_than_a_graph_has_room_for_are_the_hosts_after_a_prefill_without_one(cap):
     """A forward without a graph settles any number of them on the device."""
