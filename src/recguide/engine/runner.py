@@ -274,7 +274,8 @@ class Runner:
     def time(self, rows: Sequence[Row], tables: Tables, repeats: int) -> tuple[list[float], Bucket]:
         """Milliseconds of so many replays of the graph of these rows, each alone, and its bucket.
 
-        It may run at any time between steps, but overwrites the KV of the causal rows.
+        It overwrites the KV of the causal rows and the inputs that forwards are made ready in, so no request
+        may be running.
         Raises RecGuideError without graphs, or for rows beyond the largest one.
         """
         bucket, inputs = self._fill(rows, tables)
