@@ -147,6 +147,22 @@ def test_one_request_after_another_is_told_and_counted_as_where_nothing_runs_ahe
     assert ran == laid_out
 
 
+def test_rounds_go_on_where_there_is_no_memory_to_keep_their_shapes():
+    machine = padded_engine(model("llama"), test_equality.decode, limits=SMALL)
+
+    def own_inputs(_):
+        raise MemoryError
+
+    machine.runner._replays.own_inputs = own_inputs
+    params = {"max_tokens": 40, "ignore_eos": True}
+    request = machine.add((4, 5, 6), SamplingParams(**params, method="recguide", block_size=3))[0]
+    run(machine)
+    assert [request.completion().token_ids] == [
+        one.token_ids for one in alone((4, 5, 6), tuple(params.items()))
+    ]
+    assert_idle(machine)
+
+
 @pytest.mark.parametrize("cap", [4, 30])
 def test_more_stop_tokens_than_a_graph_has_room_for_are_the_hosts_after_a_prefill_without_one(cap):
     """A forward without a graph settles any number of them on the device."""

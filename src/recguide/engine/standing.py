@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from recguide.engine.docket import BY_HOST
+from recguide.engine.errors import is_lack_of_memory
 from recguide.engine.flight import Flight, Ready
 from recguide.engine.inputs import Inputs
 from recguide.engine.request import Request
@@ -102,7 +103,12 @@ class StandingRounds:
         return self._scheduler.reserve(flight.plan) is not None
 
     def _pack(self, shape: Shape, verification: Scheduled) -> None:
-        ready = self._runner.standing([verification], self._inputs.get(shape))
+        try:
+            ready = self._runner.standing([verification], self._inputs.get(shape))
+        except (MemoryError, RuntimeError) as error:
+            if not is_lack_of_memory(error):
+                raise
+            return  # nobody has to wait for longer than without
         if ready is None or ready.docket.places[0] == BY_HOST:
             return
         self._ready[shape] = ready
