@@ -10,9 +10,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from recguide.core import Turn
+
+
+class _Splits:
+    """What rotations of either kind do with whole projections."""
+
+    __slots__ = ()
+
+    def split(self: Turn, qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+        """qkv [N, heads + 2·kv_heads, head_dim] → queries, keys and values [N, (kv_)heads, head_dim].
+
+        Queries and keys are rotated, queries also scaled.
+        """
+        q, k, v = self.over(heads, kv_heads).turn(qkv).split((heads, kv_heads, kv_heads), 1)
+        return q, k, v
+
 
 @dataclass(frozen=True, slots=True)
-class Rotation:
+class Rotation(_Splits):
     """cos and sin of one forward's positions, in the activations' dtype, made once for all layers.
 
     Attributes:
@@ -43,17 +59,9 @@ class Rotation:
         sin = _side_by_side(counts, self.sin * queries, self.sin, torch.zeros_like(self.sin))
         return Rotation(cos, sin, None, self.half)
 
-    def split(self, qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-        """qkv [N, heads + 2·kv_heads, head_dim] → queries, keys and values [N, (kv_)heads, head_dim].
-
-        Queries and keys are rotated, queries also scaled.
-        """
-        q, k, v = self.over(heads, kv_heads).turn(qkv).split((heads, kv_heads, kv_heads), 1)
-        return q, k, v
-
 
 @dataclass(frozen=True, slots=True)
-class PairRotation:
+class PairRotation(_Splits):
     """The same for projections in which the two dimensions of a pair lie side by side.
 
     A pair is then a complex number, and one product turns it.
@@ -87,11 +95,6 @@ class PairRotation:
         turns = self.turns
         counts = (heads, kv_heads, kv_heads)
         return PairRotation(_side_by_side(counts, turns * queries, turns, torch.ones_like(turns)), None)
-
-    def split(self, qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-        """As `Rotation.split`."""
-        q, k, v = self.over(heads, kv_heads).turn(qkv).split((heads, kv_heads, kv_heads), 1)
-        return q, k, v
 
 
 def _side_by_side(counts: tuple[int, ...], *parts: Tensor) -> Tensor:

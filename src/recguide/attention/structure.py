@@ -40,7 +40,6 @@ class Structure:
         first_tokens: [R], where each row begins, as given.
         row_starts, requests, causal, lengths: [R], in packed order; the first is where a row begins.
         bounds: [R], as given; a row's request's first row, the tokens that it caches, its longest stem.
-        row: [N], row of each token.
         facts: [3, N], of each token the place of its row in packed order, its request, and its slot.
         masked: tokens in mask slots.
         wanted, wanted_slot, wanted_request: [W], token, slot and request of each logit.
@@ -56,7 +55,6 @@ class Structure:
     causal: NDArray[np.bool_]
     lengths: Ints
     bounds: tuple[tuple[int, int, int], ...]
-    row: Index
     facts: Ints
     masked: Ints
     wanted: Ints
@@ -120,7 +118,6 @@ def _structure(forms: tuple[_Form, ...]) -> Structure:
         causal=writes[packed],
         lengths=packed_lengths,
         bounds=bounds,
-        row=row,
         facts=np.stack([place, request[row], np.arange(tokens, dtype=np.int32) - starts[row]]),
         masked=starts[masked_row] + masked_slot,
         wanted=starts[wanted_row] + wanted_slot,

@@ -273,7 +273,7 @@ def what_follows(flight: Flight, mask: int | None) -> Follows | None:
             continue
         if place == BY_HOST or request.params.stop or not request.method.verifies:
             return None
-        if _is_one(layout):
+        if layout.emits_one:
             follows.emitting.append(place)
             _after_a_token(follows, scheduled, spans[0].start, place, mask)
         elif request.policy is not None or mask is None:
@@ -311,11 +311,6 @@ def _may_be_followed_by_a_draft(verification: Scheduled) -> bool:
     request, layout = verification.request, verification.layout
     whole = request.remaining - len(layout.block) >= request.block
     return whole and not any(branch.kind is BranchKind.ANY for branch in layout.branches)
-
-
-def _is_one(layout: Layout) -> bool:
-    """Whether it emits one token, and nothing runs beside that."""
-    return len(layout.rows) == len(layout.block) == 1 and layout.draft is None
 
 
 def _is_vague(layout: Layout) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from recguide.core import Chunk, FinishReason, Origin, TokenLogprobs, light
 from recguide.engine.request import Request
 from recguide.engine.rounds import Verdict
-from recguide.speculation.rows import BranchKind, Layout, Phase
+from recguide.speculation.rows import BranchKind, Phase
 
 _PREFILLS, _DRAFTS, _VERIFIES = Phase.PREFILL, Phase.DRAFT, Phase.VERIFY
 _FROM_PREFILL, _PLAIN = (Origin.PREFILL,), (Origin.AR,)
@@ -102,7 +102,8 @@ def publish(done: Advanced) -> Chunk | None:
         _count(request, verdict, 0)
         # One that was to emit nothing ends here all the same.
         return _chunk(request, (), (), ()) if request.finish_reason is FinishReason.LENGTH else None
-    if kept and request.finish_reason is None and _is_step(layout):
+    is_step = layout.emits_one and layout.phase is _VERIFIES and not layout.padding
+    if kept and request.finish_reason is None and is_step:
         return _publish_step(request, verdict)
     tokens, origins, logprobs = tokens[:kept], _origins(done)[:kept], verdict.logprobs[:kept]
     request.origins += origins
@@ -115,16 +116,6 @@ def publish(done: Advanced) -> Chunk | None:
     request.stats.tokens = len(request.emitted)
     _count(request, verdict, kept)
     return _chunk(request, tokens, origins, logprobs)
-
-
-def _is_step(layout: Layout) -> bool:
-    """Whether it is a plain step and nothing else."""
-    return (
-        len(layout.rows) == len(layout.block) == 1
-        and layout.phase is _VERIFIES
-        and layout.draft is None
-        and not layout.padding
-    )
 
 
 def _publish_step(request: Request, verdict: Verdict) -> Chunk:

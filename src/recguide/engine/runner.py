@@ -91,15 +91,14 @@ class Runner:
         """Starts the forward of a plan; without a picker it runs when it lands."""
         if self._picker is not None:
             return self.go(self.ready(plan))
-        rows, tables = _rows_and_tables(plan)
-        flat = Flat(rows, tables, self.pool.page_size)
+        flat, tables = self._flat(plan)
         return Flight(
             plan,
             docket_of(plan, None),
             flat.tokens,
             flat.prefix_tokens,
             perf_counter(),
-            lambda: Landed(self.forward(rows, tables), None),
+            lambda: Landed(self.forward(flat.rows, tables), None),
             _nothing,
         )
 
@@ -108,8 +107,7 @@ class Runner:
 
         `steps` of it are plain steps of requests that have a token on its way.
         """
-        rows, tables = _rows_and_tables(plan)
-        flat = Flat(rows, tables, self.pool.page_size)
+        flat, tables = self._flat(plan)
         bucket = None if self._replays is None else self._replays.bucket(flat)
         if self._replays is None or bucket is None:
             inputs = inputs_alone(plan, flat, tables, self._attention, self.pool.page_size, self._device)
@@ -121,6 +119,14 @@ class Runner:
         if settled:
             inputs.count_down(settled)
         return Ready(plan, docket, flat, bucket, inputs, len(settled) == len(plan) and bucket is not None)
+
+    def _flat(self, plan: Sequence[Scheduled]) -> tuple[Flat, list[NDArray[np.int32]]]:
+        """A plan's rows, and its requests' block tables."""
+        # Padding comes last and wants nothing, so that logits stand where the rows that are read say.
+        rows = [row for scheduled in plan for row in scheduled.layout.rows]
+        rows += [row for scheduled in plan for row in scheduled.layout.padding]
+        tables = [scheduled.request.table.array for scheduled in plan]
+        return Flat(rows, tables, self.pool.page_size), tables
 
     def _filled(
         self, inputs: Inputs, plan: Sequence[Scheduled], flat: Flat, tables: Sequence[NDArray[np.int32]]
@@ -136,8 +142,7 @@ class Runner:
 
         `inputs` are such an input of a plan of the same shape, which nobody needs any more.
         """
-        rows, tables = _rows_and_tables(plan)
-        flat = Flat(rows, tables, self.pool.page_size)
+        flat, tables = self._flat(plan)
         bucket = self._with_graphs.bucket(flat)
         if bucket is None:
             return None
@@ -315,13 +320,6 @@ class Runner:
 
 def adapter_uses(backbone: Backbone) -> tuple[AdapterUse, ...]:
     return tuple(AdapterUse) if backbone.adapted else (AdapterUse.NONE,)
-
-
-def _rows_and_tables(plan: Sequence[Scheduled]) -> tuple[list[Row], list[NDArray[np.int32]]]:
-    # Padding comes last and wants nothing, so that logits stand where the rows that are read say.
-    rows = [row for scheduled in plan for row in scheduled.layout.rows]
-    rows += [row for scheduled in plan for row in scheduled.layout.padding]
-    return rows, [scheduled.request.table.array for scheduled in plan]
 
 
 def _nothing() -> None: ...

@@ -126,6 +126,12 @@ class Layout:
         tokens = len(rows[0].tokens) if len(rows) == 1 else sum([len(row.tokens) for row in rows])
         return tokens + sum([len(row.tokens) for row in self.padding]) if self.padding else tokens
 
+    @property
+    def emits_one(self) -> bool:
+        """Whether one token follows from it, and nothing runs beside that or is verified: an AR step, or the
+        end of a prefill."""
+        return len(self.rows) == len(self.block) == 1 and self.draft is None
+
     def padded(self, padding: tuple[Row, ...]) -> Layout:
         return replace(self, padding=padding)
 
