@@ -1,8 +1,10 @@
 """What serving costs: one load through HTTP and through the offline engine, both with replayed acceptance.
 
 A closed loop of C requests sends token streams of random text to `recguide serve`; the offline engine then
-decodes as many of the same length in one call. Tokens per second count prefill too, in both. Efficiency is
-that of the offline engine's decoding steps: forwards as graphs alone ÷ wall time.
+decodes the same requests, each under the same sampling seed, with as many at a time. Tokens per second count
+prefill too, in both. Each goes through its whole load once before it is measured, so that neither compiles a
+kernel meanwhile and few graphs are left to capture. Efficiency is that of the whole offline loop, prefill and
+all: what its forwards take as graphs alone ÷ the loop's wall time.
 """
 
 from __future__ import annotations
@@ -23,15 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from recguide.bench.acceptance.process import LABEL, fitted
-from recguide.bench.decoding import decode
-from recguide.bench.load.drive import ClosedLoop, Limit
+from recguide.bench.load.distribution import Distribution
+from recguide.bench.load.drive import ClosedLoop, Limit, Turn
 from recguide.bench.load.endpoint import Asking, Endpoint
 from recguide.bench.load.prompts import Prompt
 from recguide.bench.load.run import Plan, run
 from recguide.bench.results import Target
+from recguide.bench.stage import alone_ms
 from recguide.bench.targets import concluded
 from recguide.bench.workload import replay_engine
 from recguide.core import SamplingParams
+from recguide.engine.client import Ask
 from recguide.engine.config import EngineConfig
 from recguide.engine.engine import Engine
 from recguide.engine.request import Request
@@ -47,13 +51,27 @@ COLUMNS = {
     "http_over_offline": "ratio",
     "efficiency": "efficiency",
     "errors": "errors",
+    "client_late_ms": "client late ms",
 }
 
 
-def texts(count: int, length: int) -> list[str]:
-    """Random texts; a model without a tokenizer takes their bytes as tokens."""
-    draw = random.Random(length)
-    return ["".join(draw.choices(string.ascii_letters, k=length)) for _ in range(count)]
+def plan_of(options: argparse.Namespace, concurrency: int) -> Plan:
+    """Two turns of as many random texts, of which the second is measured.
+
+    A model without a tokenizer takes their bytes as tokens.
+    """
+    count = max(options.least, options.waves * concurrency)
+    draw = random.Random(options.prompt)
+    texts = ["".join(draw.choices(string.ascii_letters, k=options.prompt)) for _ in range(count)]
+    return Plan(
+        load=ClosedLoop(concurrency),
+        limit=Limit(requests=2 * count, duration_s=None),
+        prompts=[Prompt(number, text) for number, text in enumerate(texts)],
+        asking=Asking(max_tokens=options.tokens),
+        warm_up=0,
+        turns=2,
+        seed=0,
+    )
 
 
 @contextmanager
@@ -79,50 +97,54 @@ def server(options: argparse.Namespace) -> Generator[str, None, None]:
 
 def through_http(url: str, options: argparse.Namespace, concurrency: int) -> dict[str, Any]:
     """Tokens per second of a closed loop, from the first request sent to the last answer."""
-    count = requests_of(options, concurrency)
-    prompts = [Prompt(number, text) for number, text in enumerate(texts(count, options.prompt))]
     endpoint = Endpoint("recguide", url, options.model, "completions", extra_body={"ignore_eos": True})
-    plan = Plan(
-        load=ClosedLoop(concurrency),
-        limit=Limit(requests=count, duration_s=None),
-        prompts=prompts,
-        asking=Asking(max_tokens=options.tokens),
-        warm_up=min(8, concurrency),
-        turns=1,
-        seed=0,
-    )
-    (outcome,) = asyncio.run(run([endpoint], plan, lambda *_: None))
-    good = [record for record in outcome.records if record.error is None]
+    (outcome,) = asyncio.run(run([endpoint], plan_of(options, concurrency), lambda *_: None))
+    measured = [record for record in outcome.records if record.turn == 1]
+    good = [record for record in measured if record.error is None]
     seconds = max(record.ended_s for record in good) - min(record.sent_s for record in good)
     tokens = sum(record.output_tokens or 0 for record in good)
-    return {"http_tokens_per_s": tokens / seconds, "errors": len(outcome.records) - len(good)}
-
-
-def requests_of(options: argparse.Namespace, concurrency: int) -> int:
-    return max(options.least, options.waves * concurrency)
+    late_ms = Distribution.of(outcome.lag_ms)
+    return {
+        "requests": len(measured),
+        "http_tokens_per_s": tokens / seconds,
+        "errors": len(measured) - len(good),
+        "client_late_ms": None if late_ms is None else late_ms.p99,
+    }
 
 
 def offline(engine: Engine, options: argparse.Namespace, concurrency: int) -> dict[str, Any]:
     """The same requests, `concurrency` at a time, by one caller."""
-    params = SamplingParams(max_tokens=options.tokens, ignore_eos=True)
-    prompts = [list(text.encode()) for text in texts(requests_of(options, concurrency), options.prompt)]
-    _closed_loop(engine, prompts[: min(8, concurrency)], params, concurrency)  # as the server is warmed up
-    began = time.perf_counter()
-    tokens = _closed_loop(engine, prompts, params, concurrency)
-    seconds = time.perf_counter() - began
-    window = decode(engine, prompts[:concurrency], [params] * concurrency, alone=True)
-    efficiency = None if window.graph_ms is None else window.graph_ms / window.wall_ms
-    return {"offline_tokens_per_s": tokens / seconds, "efficiency": efficiency}
+    warm_up, measured = (_asks(plan_of(options, concurrency), turn) for turn in range(2))
+    _closed_loop(engine, warm_up, concurrency)
+    with engine.recording() as forwards:
+        began = time.perf_counter()
+        tokens = _closed_loop(engine, measured, concurrency)
+        seconds = time.perf_counter() - began
+    graph_ms = alone_ms(engine.runner, forwards)
+    return {
+        "offline_tokens_per_s": tokens / seconds,
+        "forwards": len(forwards),
+        "without_graph": sum(forward.bucket is None for forward in forwards),
+        "efficiency": None if graph_ms is None else graph_ms / (1e3 * seconds),
+    }
 
 
-def _closed_loop(
-    engine: Engine, prompts: Sequence[Sequence[int]], params: SamplingParams, concurrency: int
-) -> int:
+def _asks(plan: Plan, turn: int) -> list[Ask]:
+    """What the client of a plan sends in a turn, in its order."""
+    found: list[Ask] = []
+    for errand in Turn(turn, plan.prompts, plan.seed, plan.limit.share(turn, plan.turns)).errands():
+        sent = errand(0.0)
+        params = SamplingParams(max_tokens=plan.asking.max_tokens, ignore_eos=True, seed=sent.seed)
+        found.append((list(str(sent.prompt.content).encode()), params))
+    return found
+
+
+def _closed_loop(engine: Engine, asks: Sequence[Ask], concurrency: int) -> int:
     """Tokens of all answers, `concurrency` requests at a time."""
-    queue, running, tokens = iter(prompts), list[Request](), 0
+    queue, running, tokens = iter(asks), list[Request](), 0
     while True:
-        while len(running) < concurrency and (prompt := next(queue, None)) is not None:
-            running += engine.add(prompt, params)
+        while len(running) < concurrency and (ask := next(queue, None)) is not None:
+            running += engine.add(*ask)
         if not running:
             return tokens
         engine.step()
@@ -141,7 +163,7 @@ def targets(model: str, found: Sequence[dict[str, Any]]) -> list[Target]:
     ]
     for row in found:
         if row["load"] == 128 and row["efficiency"] is not None:
-            name = f"{model}, C = 128, {LABEL}: efficiency of decoding steps"
+            name = f"{model}, C = 128, {LABEL}: efficiency of the closed loop"
             asked.append(Target.at_least(name, round(row["efficiency"], 4), EFFICIENCY))
     return asked
 
@@ -172,7 +194,6 @@ def main() -> None:
     replayed = fitted(options.model)
     engine = replay_engine(model, replayed.process, config)
     for row in rows:
-        row["requests"] = requests_of(options, row["load"])
         row |= offline(engine, options, row["load"])
         row["http_over_offline"] = row["http_tokens_per_s"] / row["offline_tokens_per_s"]
     text = concluded(

@@ -1,4 +1,4 @@
-"""Made-up forwards run over cached prefixes; recorded ones are timed bucket by bucket."""
+"""Made-up forwards run over cached prefixes; recorded ones are timed graph by graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from tests.tiny import tiny_model
 
 from recguide.bench.decoding import decode
-from recguide.bench.stage import Stage, alone_ms
+from recguide.bench.stage import PARTS, Stage, alone_ms
 from recguide.core import AdapterUse, SamplingParams
 from recguide.engine.buckets import Bucket
 from recguide.engine.config import EngineConfig
@@ -42,13 +42,26 @@ def forward(tokens, prefix, *, graph=True):
 class Clock:
     """Takes a forward's bucket in milliseconds, and a hundredth of its prefix."""
 
+    def __init__(self):
+        self.timed = 0
+
     def time_graph(self, one):
+        self.timed += 1
         return one.bucket.tokens + one.prefix_tokens / 100
 
 
-def test_forwards_are_timed_by_bucket_at_their_middle():
-    run = [*(forward(16, prefix) for prefix in (100, 200, 300)), forward(64, 500)]
-    assert alone_ms(Clock(), run) == pytest.approx(3 * (16 + 2) + 64 + 5)
+def test_a_few_forwards_of_each_graph_are_all_timed():
+    run = [*(forward(16, prefix) for prefix in (100, 900, 200)), forward(64, 500)]
+    assert alone_ms(Clock(), run) == pytest.approx(3 * 16 + 12 + 64 + 5)
+
+
+def test_many_forwards_of_a_graph_are_timed_by_a_few_of_every_length_of_prefix():
+    """Decoding reads long prefixes, and chunks of prompts that share its graph short ones."""
+    decoding, prefill = range(10_000, 10_000 + 300), [50] * 100
+    prefixes = [*prefill[:60], *decoding, *prefill[60:]]
+    clock, run = Clock(), [forward(16, prefix) for prefix in prefixes]
+    assert alone_ms(clock, run) == pytest.approx(400 * 16 + sum(prefixes) / 100, rel=1e-3)
+    assert clock.timed == PARTS
 
 
 def test_without_a_graph_there_is_no_time_of_graphs():

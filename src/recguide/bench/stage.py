@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
+from operator import attrgetter
 
 import torch
 
@@ -15,6 +17,8 @@ from recguide.speculation import rows
 from recguide.speculation.rows import Layout
 
 CHUNK = 1024
+PARTS = 8
+"""Forwards of one graph that are timed, at most."""
 
 
 class Stage:
@@ -66,13 +70,24 @@ class Stage:
 def alone_ms(runner: Runner, forwards: Sequence[Forward]) -> float | None:
     """What recorded forwards take as graphs alone, in all; None if any ran without one, or there are none.
 
-    Of each graph one forward is timed over its own input, that in the middle of the run: a prefix of middle
-    length stands for those before and after. The runner must be idle.
+    Forwards of one graph differ in the prefixes that they read. So those of each graph are put in the order
+    of their prefix tokens and cut into a few equal parts, and the one in the middle of each part is timed
+    over its own input and stands for the others of it. The runner must be idle.
     """
     of_bucket: defaultdict[object, list[Forward]] = defaultdict(list)
     for forward in forwards:
         if forward.bucket is None:
             return None
         of_bucket[forward.bucket].append(forward)
-    times = [len(group) * runner.time_graph(group[len(group) // 2]) for group in of_bucket.values()]
+    times = [_graph_ms(runner, group) for group in of_bucket.values()]
     return sum(times) if times else None
+
+
+def _graph_ms(runner: Runner, forwards: Sequence[Forward]) -> float:
+    """What forwards of one graph take in all."""
+    by_prefix = sorted(forwards, key=attrgetter("prefix_tokens"))
+    parts = min(PARTS, len(by_prefix))
+    edges = [part * len(by_prefix) // parts for part in range(parts + 1)]
+    return sum(
+        (end - start) * runner.time_graph(by_prefix[(start + end) // 2]) for start, end in pairwise(edges)
+    )

@@ -51,13 +51,18 @@ def test_dealing_uses_all_prompts_and_repeats_with_its_seed():
 CHAT = Prompt(0, ({"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}))
 
 
-def test_a_greedy_body_has_no_seed_and_a_sampled_one_has():
-    endpoint = Endpoint("e", "http://h", "m", "completions")
-    greedy = body(endpoint, Asking(), Prompt(0, "a"), 5)
-    assert greedy["prompt"] == "a"
-    assert greedy["stream_options"] == {"include_usage": True}
-    assert "seed" not in greedy
-    assert body(endpoint, Asking(temperature=0.7), Prompt(0, "a"), 5)["seed"] == 5
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_body_asks_for_a_stream_with_usage_under_a_seed_of_its_own(temperature):
+    sent = body(Endpoint("e", "http://h", "m", "completions"), Asking(3, temperature), Prompt(0, "a"), 5)
+    assert sent == {
+        "model": "m",
+        "prompt": "a",
+        "max_tokens": 3,
+        "temperature": temperature,
+        "seed": 5,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
 
 
 def test_extra_fields_win_and_null_drops():

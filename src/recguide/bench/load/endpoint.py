@@ -50,7 +50,7 @@ class Asking:
 
     Attributes:
         max_tokens: tokens to emit at most.
-        temperature: 0 is greedy; above, every request has a sampling seed of its own.
+        temperature: 0 is greedy.
         unique: puts a mark in front of each prompt, so that no prefix cache helps.
     """
 
@@ -71,7 +71,8 @@ def body(endpoint: Endpoint, asking: Asking, prompt: Prompt, seed: int) -> dict[
     """The body of a streamed request. Raises ParameterError for a chat prompt to plain completions.
 
     Args:
-        seed: no other request to this endpoint has it.
+        seed: no other request to this endpoint has it. Greedy requests are sent it too: where acceptance is
+            replayed, requests that share a sampling seed would all fare alike.
     """
     if asking.unique:
         prompt = prompt.marked(f"[{seed}]")
@@ -80,12 +81,11 @@ def body(endpoint: Endpoint, asking: Asking, prompt: Prompt, seed: int) -> dict[
         **_content(endpoint.api, prompt),
         "max_tokens": asking.max_tokens,
         "temperature": asking.temperature,
+        "seed": seed,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **endpoint.extra_body,
     }
-    if asking.temperature:
-        fields["seed"] = seed
-    fields |= endpoint.extra_body
     return {name: value for name, value in fields.items() if value is not None}
 
 
