@@ -23,8 +23,8 @@ FIXED = [work.QUERY, work.TOKENS, work.HEAD, work.REQUEST, work.DRAFT, work.DRAF
 
 @st.composite
 def growing(draw):
-    """Rows of up to three requests in packed order, and the prefixes and stems that they have in turn."""
-    requests = draw(st.integers(1, 3))
+    """Rows of a few requests in packed order, and the prefixes and stems that they have in turn."""
+    requests = draw(st.integers(2, 3))
     causal, draft = [], []
     for request in range(requests):
         length = draw(st.integers(0, 6))
@@ -70,26 +70,30 @@ def test_it_lists_what_the_rows_alone_give_and_little_more(batches, exact):
                 assert 0 <= ends[-1] - expected[tile][-1][work.END] <= most_spare(tiling)
 
 
+OTHER = (1, 0, True, 1)
+"""A row of another request: one that runs alone is not listed here (see test_alone)."""
+
+
 def lists_made(monkeypatch, calls):
     made = []
     monkeypatch.setattr(recent, "work_list", lambda *args: made.append(args) or work_list(*args))
     known = RecentWork()
     for rows, prefix in calls:
-        known.work_list(lying(rows), columns(rows, [prefix]), TILING)
+        known.work_list(lying(rows), columns(rows, [prefix, 0]), TILING)
     return len(made)
 
 
 def test_a_prefix_that_grows_takes_a_new_list_only_when_the_spare_blocks_are_full(monkeypatch):
-    calls = [([(0, 0, True, 1)], prefix) for prefix in range(3 * recent.SPARE)]
+    calls = [([(0, 0, True, 1), OTHER], prefix) for prefix in range(3 * recent.SPARE)]
     assert lists_made(monkeypatch, calls) == 1 + 3
 
 
 def test_who_refreshes_between_waits_for_no_list_but_the_first(monkeypatch):
     known = RecentWork()
-    rows = [(0, 0, True, 3), (0, 2, False, 2)]
+    rows = [(0, 0, True, 3), OTHER, (0, 2, False, 2)]
 
     def work_list_at(prefix):
-        return known.work_list(lying(rows), columns(rows, [prefix]), TILING)
+        return known.work_list(lying(rows), columns(rows, [prefix, 0]), TILING)
 
     for prefix in (0, 1):
         work_list_at(prefix)
@@ -104,14 +108,21 @@ def test_who_refreshes_between_waits_for_no_list_but_the_first(monkeypatch):
 
 
 def test_stems_that_move_take_no_new_list(monkeypatch):
-    calls = [([(0, 0, True, 4), (0, stem, False, 2)], 5) for stem in range(5)]
+    calls = [([(0, 0, True, 4), OTHER, (0, stem, False, 2)], 5) for stem in range(5)]
     assert lists_made(monkeypatch, calls) == 1 + 1
 
 
 def test_only_so_many_are_kept():
     known = RecentWork()
     for length in range(1, KEPT + 10):
-        rows = [(0, 0, True, length)]
+        rows = [(0, 0, True, length), OTHER]
         for _ in range(2):
-            known.work_list(lying(rows), columns(rows, [0]), TILING)
+            known.work_list(lying(rows), columns(rows, [0, 0]), TILING)
     assert len(known._known) == len(known._met) == KEPT
+
+
+def test_what_runs_alone_is_listed_elsewhere():
+    known = RecentWork()
+    for _ in range(2):
+        known.work_list("one", columns([(0, 0, True, 2)], [9]), TILING)
+    assert not known._met

@@ -176,6 +176,12 @@ def test_work_lists_that_are_used_again_change_no_result(case, programs, exact, 
     check(*case, exact=exact, programs=programs, tuning=FINE, grown=grown)
 
 
+@settings(max_examples=20, deadline=None)
+@given(batches(requests=1, prefix=150, length=12, page_sizes=page_sizes), programs, tunings)
+def test_work_lists_of_single_requests_made_of_parts_change_no_result(case, programs, tuning):
+    check(*case, programs=programs, tuning=tuning, grown=1)
+
+
 @settings(max_examples=10, deadline=None)
 @given(batches(prefix=70, length=12, page_sizes=page_sizes), programs, st.booleans(), tunings)
 def test_float16_is_off_by_its_roundings_at_most(case, programs, exact, tuning):

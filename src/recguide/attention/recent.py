@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from recguide.attention.alone import WorkAlone
 from recguide.attention.work import CACHED, DRAFT, DRAFT_END, TOKENS, RowColumns, Tiling, work_list
 
 Ints = NDArray[np.int32]
@@ -57,6 +58,7 @@ class RecentWork:
     """Makes work lists, from recent ones where it can."""
 
     def __init__(self) -> None:
+        self._alone = WorkAlone()
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
         self._met: OrderedDict[_Key, None] = OrderedDict()
         self._short: dict[_Key, RowColumns] = {}
@@ -68,6 +70,9 @@ class RecentWork:
 
         Args: lies: tells rows apart that differ in more than prefixes and stems.
         """
+        alone = self._alone.work_list(lies, rows, tiling)
+        if alone is not None:
+            return alone
         key = (lies, tiling)
         known = self._known.get(key)
         if known is None and self._is_new(key):
@@ -81,6 +86,7 @@ class RecentWork:
 
     def refresh(self) -> None:
         """Makes a list anew that will not serve much longer, one at a time."""
+        self._alone.refresh()
         if self._short:
             self._make(*self._short.popitem())
 

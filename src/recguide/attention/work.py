@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,8 +101,7 @@ class Tiling:
         return -(-(cached + flying) // self.keys)
 
 
-@dataclass(frozen=True, slots=True)
-class RowColumns:
+class RowColumns(NamedTuple):
     """Rows in packed order, by columns [rows]: what `Row` says, and the number of its tokens."""
 
     request: Ints
@@ -134,15 +134,27 @@ def work_list(rows: RowColumns, tiling: Tiling, spare: int = 0) -> tuple[Ints, I
     Returns `order` [N, 3], tokens grouped by request, each request's in packed order, and the work list
     [at most `items_cap`, FIELDS].
     """
-    one = rows.length.sum() <= FEW_TILES * tiling.tokens and (rows.request == rows.request[0]).all()
-    order, tiles = _tiles_of_one(rows, tiling) if one else _tiles(rows, tiling)
-    blocks = (tiles.blocks + spare).repeat(tiling.kv_heads)
+    order, tiles = tiles_of(rows, tiling)
+    blocks = tiling.blocks(tiles[:, CACHED], tiles[:, DRAFT_END] - tiles[:, DRAFT])
+    return order, _shared_out(tiles, blocks + spare, tiling)
+
+
+def cut_evenly(count: int, blocks: int, tiling: Tiling) -> Ints:
+    """The work list of so many whole tiles of request 0, each of so many blocks of cached keys."""
+    tiles = np.zeros((count, FIELDS), np.int32)
+    tiles[:, QUERY] = np.arange(0, count * tiling.tokens, tiling.tokens)
+    tiles[:, TOKENS] = tiling.tokens
+    return _shared_out(tiles, np.full(count, blocks, np.int32), tiling)
+
+
+def _shared_out(tiles: Ints, blocks: Ints, tiling: Tiling) -> Ints:
+    """The work list of tiles [tiles, FIELDS] that lack head and blocks."""
+    blocks = blocks.repeat(tiling.kv_heads)
     programs = _side_by_side(int(blocks.sum()), tiling)
     while True:
-        cut = _cut(blocks, tiling, programs)
-        listed = _listed(cut, tiles, tiling)
+        listed = _listed(_cut(blocks, tiling, programs), tiles, tiling)
         if listed is not None:
-            return order, listed
+            return listed
         programs //= 2
 
 
@@ -154,16 +166,14 @@ def _side_by_side(blocks: int, tiling: Tiling) -> int:
 # --- tiles --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Tiles:
-    """The tiles of one key/value head: items [tiles, FIELDS] that lack head and blocks; number of blocks."""
-
-    items: Ints
-    blocks: Ints
+def tiles_of(rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
+    """`order`, and each request's tokens in tiles: items [tiles, FIELDS] that lack head and blocks."""
+    one = rows.length.sum() <= FEW_TILES * tiling.tokens and (rows.request == rows.request[0]).all()
+    return _tiles_of_one(rows, tiling) if one else _tiles(rows, tiling)
 
 
-def _tiles_of_one(rows: RowColumns, tiling: Tiling) -> tuple[Ints, _Tiles]:
-    """As `_tiles`, for few rows of one request, in plain Python."""
+def _tiles_of_one(rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
+    """As `tiles_of`, for few rows of one request, in plain Python."""
     prefix = int(rows.prefix[0])
     stems, causal, lengths = rows.stem.tolist(), rows.causal.tolist(), rows.length.tolist()
     order = np.empty((sum(lengths), 3), np.int32)
@@ -183,7 +193,7 @@ def _tiles_of_one(rows: RowColumns, tiling: Tiling) -> tuple[Ints, _Tiles]:
     ]
     items = np.zeros((len(tiles), FIELDS), np.int32)
     items[:, : OPEN + 1] = tiles
-    return order, _Tiles(items, tiling.blocks(items[:, CACHED], items[:, DRAFT_END] - items[:, DRAFT]))
+    return order, items
 
 
 def _tile_of_one(spans: list[tuple[int, int, bool, int]], query: int, end: int, request: int) -> list[int]:
@@ -202,8 +212,8 @@ def _tile_of_one(spans: list[tuple[int, int, bool, int]], query: int, end: int, 
     return [query, end - query, 0, request, cached, draft if draft_end else 0, draft_end, open_keys]
 
 
-def _tiles(packed: RowColumns, tiling: Tiling) -> tuple[Ints, _Tiles]:
-    """`order`, and each request's tokens in tiles."""
+def _tiles(packed: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
+    """As `tiles_of`."""
     by_request = packed.request.argsort(kind="stable")
     rows = packed.at(by_request)
     at = _before(rows.length)
@@ -221,11 +231,11 @@ def _tiles(packed: RowColumns, tiling: Tiling) -> tuple[Ints, _Tiles]:
     items[:, TOKENS] = np.minimum(tiling.tokens, tokens.repeat(count) - ahead)
     items[:, REQUEST] = rows.request[first_row].repeat(count)
     seen = order[:, SEEN]
-    items[:, CACHED] = cached = np.maximum.reduceat(seen, query)
+    items[:, CACHED] = np.maximum.reduceat(seen, query)
     items[:, OPEN] = np.minimum.reduceat(seen, query)
     if not rows.causal.all():
         items[:, DRAFT], items[:, DRAFT_END] = _in_flight(rows, at, index, query)
-    return order, _Tiles(items, tiling.blocks(cached, items[:, DRAFT_END] - items[:, DRAFT]))
+    return order, items
 
 
 def _ordered(
@@ -330,10 +340,10 @@ def _stream(blocks: Ints, begins: Ints, total: int, programs: int, grain: int) -
     return bounds, first.astype(np.int32)
 
 
-def _listed(cut: _Cut, tiles: _Tiles, tiling: Tiling) -> Ints | None:
+def _listed(cut: _Cut, tiles: Ints, tiling: Tiling) -> Ints | None:
     """The work list; None if the results of split tiles exceed the workspace."""
     one_head = cut.tile // tiling.kv_heads
-    items = tiles.items.take(one_head, 0)
+    items = tiles.take(one_head, 0)
     items[:, HEAD] = cut.tile - one_head * tiling.kv_heads
     items[:, BEGIN], items[:, END] = cut.begin, cut.end
     split = _share(items, cut, tiling)
