@@ -79,7 +79,7 @@ def _check_extra(report: Path | None) -> None:
     """Before anything is sent."""
     from importlib.util import find_spec
 
-    needed = ("httpx", "matplotlib") if report is not None else ("httpx",)
+    needed = ("httptools", "matplotlib") if report is not None else ("httptools",)
     if missing := [name for name in needed if find_spec(name) is None]:
         raise typer.BadParameter(f"needs {' and '.join(missing)}: pip install 'recguide[bench]'")
 

@@ -39,9 +39,7 @@ class Wire:
 
     async def error(self, status: int, message: str) -> None:
         body = json.dumps({"error": {"message": message}}).encode()
-        head = (
-            f"HTTP/1.1 {status} no\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-        )
+        head = f"HTTP/1.1 {status} no\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
         await self.send(head.encode() + body)
 
     def reset(self) -> None:

@@ -6,16 +6,18 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from recguide.bench.load.answer import Answer, StreamedError
+from recguide.bench.load.connections import (
+    ConnectionLostError,
+    Connections,
+    Head,
+    NoConnectionError,
+)
 from recguide.bench.load.endpoint import Asking, Endpoint, body
 from recguide.bench.load.events import EventParser, MalformedStreamError
 from recguide.bench.load.prompts import Prompt
 from recguide.bench.load.record import Record
-
-if TYPE_CHECKING:
-    import httpx
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,9 @@ class Client:
     """
 
     def __init__(
-        self, http: httpx.AsyncClient, endpoint: Endpoint, asking: Asking, clock: Callable[[], float]
+        self, connections: Connections, endpoint: Endpoint, asking: Asking, clock: Callable[[], float]
     ) -> None:
-        self._http, self._endpoint, self._asking, self._clock = http, endpoint, asking, clock
+        self._connections, self._endpoint, self._asking, self._clock = connections, endpoint, asking, clock
 
     async def send(self, errand: Errand) -> Record:
         """Sends it now and reads the answer to its end, or for `timeout_s`."""
@@ -79,39 +81,50 @@ class Client:
         )
 
     async def _attempt(self, errand: Errand, answer: Answer) -> Failure | None:
-        import httpx
-
         try:
             async with asyncio.timeout(self._endpoint.timeout_s):
                 return await self._stream(errand, answer)
         except TimeoutError:
             return Failure("timeout", f"no whole answer in {self._endpoint.timeout_s:g} s")
-        except httpx.ConnectError as error:
+        except NoConnectionError as error:
             return Failure("no connection", str(error))
-        except httpx.RequestError as error:
-            return Failure("connection lost", f"{type(error).__name__}: {error}")
+        except ConnectionLostError as error:
+            return Failure("connection lost", str(error))
         except MalformedStreamError as error:
             return Failure("malformed stream", str(error))
         except StreamedError as error:
             return Failure("error in stream", str(error))
 
     async def _stream(self, errand: Errand, answer: Answer) -> Failure | None:
-        endpoint = self._endpoint
+        endpoint, clock = self._endpoint, self._clock
         fields = body(endpoint, self._asking, errand.prompt, errand.seed)
-        request = self._http.stream("POST", endpoint.url, json=fields, headers=endpoint.headers)
-        async with request as response:
-            if response.status_code != 200:
-                said = (await response.aread()).decode(errors="replace")
-                return Failure(f"http {response.status_code}", _message(said))
-            if not response.headers.get("content-type", "").startswith("text/event-stream"):
-                return Failure("no stream", f"content-type {response.headers.get('content-type')}")
-            parser = EventParser()
-            async for data in response.aiter_bytes():
-                at_s = self._clock()
+        parser, refused = EventParser(), bytearray()
+
+        def read(head: Head, data: bytes) -> None:
+            if _is_stream(head):
+                at_s = clock()
                 for event in parser.feed(data):
                     answer.take(event, at_s)
-            parser.close()
+            else:
+                refused.extend(data)
+
+        head = await self._connections.ask(
+            "POST",
+            endpoint.url,
+            {"Content-Type": "application/json", **endpoint.headers},
+            read,
+            json.dumps(fields).encode(),
+        )
+        if head.status != 200:
+            return Failure(f"http {head.status}", _message(refused.decode(errors="replace")))
+        if not _is_stream(head):
+            return Failure("no stream", f"content-type {head.content_type or 'is missing'}")
+        parser.close()
         return None if answer.done and answer.finish_reason else _unfinished(answer)
+
+
+def _is_stream(head: Head) -> bool:
+    return head.status == 200 and head.content_type.startswith("text/event-stream")
 
 
 def _unfinished(answer: Answer) -> Failure:

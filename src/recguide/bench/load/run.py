@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
 
 from recguide.bench.load.client import Client, Errand
+from recguide.bench.load.connections import ConnectionLostError, Connections, NoConnectionError
 from recguide.bench.load.drive import Clock, ClosedLoop, Limit, Load, Send, Turn
 from recguide.bench.load.endpoint import Asking, Endpoint, api_root, bearer, body
 from recguide.bench.load.prompts import Prompt
@@ -18,11 +19,10 @@ from recguide.bench.load.record import Record
 from recguide.core import RecGuideError
 from recguide.models.progress import Progress
 
-if TYPE_CHECKING:
-    import httpx
-
 WARM_UP = -1
 """The turn that is not counted."""
+MODELS_S = 30
+"""How long an endpoint may take to list its models."""
 _BEAT_S = 0.02
 
 
@@ -73,11 +73,11 @@ async def run(endpoints: Sequence[Endpoint], plan: Plan, progress: Progress) -> 
         body(endpoint, plan.asking, prompt, 0)
     records: dict[str, list[Record]] = {endpoint.name: [] for endpoint in endpoints}
     lags: dict[str, list[float]] = {endpoint.name: [] for endpoint in endpoints}
-    async with _connections() as http:
+    with closing(Connections()) as connections:
         for endpoint in endpoints:
-            await _warm_up(http, endpoint, plan)
+            await _warm_up(connections, endpoint, plan)
         clock = _stopwatch()
-        clients = {each.name: Client(http, each, plan.asking, clock) for each in endpoints}
+        clients = {each.name: Client(connections, each, plan.asking, clock) for each in endpoints}
         for number in range(plan.turns):
             turn = Turn(number, plan.prompts, plan.seed, plan.limit.share(number, plan.turns))
             for endpoint in endpoints[:: -1 if number % 2 else 1]:
@@ -96,26 +96,19 @@ def _place(record: Record) -> tuple[int, int]:
 
 async def first_model(base_url: str, api_key: str | None) -> str:
     """The first model that an endpoint lists. Raises EndpointError."""
-    import httpx
-
-    url = f"{api_root(base_url)}/models"
+    url, said = f"{api_root(base_url)}/models", bytearray()
     try:
-        async with httpx.AsyncClient(timeout=30) as http:
-            response = await http.get(url, headers=bearer(api_key))
-            response.raise_for_status()
-            return str(response.json()["data"][0]["id"])
-    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
-        raise EndpointError(f"{url} names no model ({error}); is the server up? else pass --model") from error
-
-
-@asynccontextmanager
-async def _connections() -> AsyncGenerator[httpx.AsyncClient, None]:
-    """As many connections as requests; a request's own timeout is the only one."""
-    import httpx
-
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(limits=limits, timeout=None) as http:
-        yield http
+        with closing(Connections()) as connections:
+            async with asyncio.timeout(MODELS_S):
+                await connections.ask("GET", url, bearer(api_key), lambda _, data: said.extend(data))
+        return str(json.loads(said)["data"][0]["id"])
+    except (NoConnectionError, ConnectionLostError, TimeoutError) as error:
+        raise EndpointError(
+            f"{url} does not answer ({error}); is the server up? else pass --model"
+        ) from error
+    except (ValueError, LookupError, TypeError) as error:
+        shown = said[:80].decode(errors="replace")
+        raise EndpointError(f"{url} names no model ({shown}); is the server up? else pass --model") from error
 
 
 def _stopwatch() -> Clock:
@@ -124,11 +117,11 @@ def _stopwatch() -> Clock:
     return lambda: time.perf_counter() - start_s
 
 
-async def _warm_up(http: httpx.AsyncClient, endpoint: Endpoint, plan: Plan) -> None:
+async def _warm_up(connections: Connections, endpoint: Endpoint, plan: Plan) -> None:
     if not plan.warm_up:
         return
     clock = _stopwatch()
-    client = Client(http, endpoint, plan.asking, clock)
+    client = Client(connections, endpoint, plan.asking, clock)
     turn = Turn(WARM_UP, plan.prompts, plan.seed, Limit(plan.warm_up, None))
     records = await ClosedLoop(min(8, plan.warm_up)).run(turn, client.send, clock)
     if all(record.error for record in records):
