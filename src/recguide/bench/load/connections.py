@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from httptools import HttpParserError, HttpResponseParser
 
 BUFFER = 2**16
-"""Bytes that a connection takes at once, always into the same place: memory of its own for each chunk would cost
-as much time as all else that is done with it."""
+"""Bytes that a connection takes at once, always into the same place: memory of its own for each chunk would
+cost as much time as all else that is done with it."""
 
 
 class NoConnectionError(Exception):
