@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from recguide.attention.structure import KEPT, KEPT_TOKENS, structure_of
+from recguide.attention.structure import KEPT, KEPT_OF_ONE, KEPT_TOKENS, structure_of
 from recguide.core import Row
 
 ROUND = (
@@ -33,10 +33,15 @@ def test_all_else_does():
 
 
 def test_few_and_small_ones_are_kept():
-    first = structure_of(ROUND)
-    for request in range(1, KEPT + 1):
+    two = [*ROUND, Row(1, 0, (1,), causal=True)]
+    first, several = structure_of(ROUND), structure_of(two)
+    for request in range(1, KEPT_OF_ONE + 1):
         structure_of([replace(row, request=request) for row in ROUND])
+    assert structure_of(two) is several
+    for request in range(2, KEPT + 2):
+        structure_of([*ROUND, Row(request, 0, (1,), causal=True)])
     assert structure_of(ROUND) is not first
+    assert structure_of(two) is not several
     large = [Row(0, 0, (1,) * (KEPT_TOKENS + 1), True)]
     assert structure_of(large) is not structure_of(large)
     assert not structure_of(large).is_kept

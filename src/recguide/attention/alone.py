@@ -35,7 +35,7 @@ Index = NDArray[np.intp]
 
 MOST = 512
 """Tokens. What is longer is a prompt's chunk, and hardly ever comes again."""
-SHAPES, CUTS = 1024, 4
+SHAPES, CUTS = 1024, 16
 """That are kept: the latter of each number of tiles."""
 SPARE = 64
 """Keys that a text may grow by, in whole blocks, before its tiles are cut anew."""

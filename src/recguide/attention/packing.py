@@ -115,9 +115,9 @@ class Flat:
         return BatchShape(self.tokens, self.wanted, requests, pages, page_size, tiling)
 
     @property
-    def packed_rows(self) -> list[Row]:
-        rows = self.rows
-        return [rows[i] for i in self.structure.packed.tolist()]
+    def packed_rows(self) -> Sequence[Row]:
+        rows, lies = self.rows, self.structure
+        return rows if lies.in_turn else [rows[i] for i in lies.packed.tolist()]
 
     def fill(
         self,
@@ -157,7 +157,7 @@ class Flat:
         `tables` are those of requests, by their numbers, that are not written yet.
         """
         lies = self.structure
-        begins = self.begins.take(lies.packed, 1)
+        begins = self.begins if lies.in_turn else self.begins.take(lies.packed, 1)
         arrays["begins"][:, : len(lies.packed)] = begins
         block_tables = arrays["block_tables"]
         for request, table in tables:

@@ -18,8 +18,8 @@ from recguide.core import AdapterUse, RecGuideError, Row
 Ints = NDArray[np.int32]
 Index = NDArray[np.intp]
 
-KEPT = 256
-"""Structures that are kept."""
+KEPT, KEPT_OF_ONE = 256, 1024
+"""Structures that are kept: of several requests, and of one, whose rounds with a policy have many."""
 
 KEPT_TOKENS = 1024
 """Structures of more tokens are not: so many rows hardly ever lie the same way twice."""
@@ -35,7 +35,8 @@ class Structure:
     `R` rows, `N` tokens, `W` wanted logits.
 
     Attributes:
-        packed: [R], rows in packed order: their numbers as given, which `row` and `wanted_row` are too.
+        packed: [R], rows in packed order: their numbers as given.
+        in_turn: whether they are given in packed order.
         first_rows: [requests], the first row of each as given.
         first_tokens: [R], where each row begins, as given.
         row_starts, requests, causal, lengths: [R], in packed order; the first is where a row begins.
@@ -48,6 +49,7 @@ class Structure:
     """
 
     packed: Index
+    in_turn: bool
     first_rows: Index
     first_tokens: Ints
     row_starts: tuple[int, ...]
@@ -88,8 +90,9 @@ def structure_of(rows: Sequence[Row]) -> Structure:
             for row in rows
         ]
     )
-    few = sum([form[3] for form in forms]) <= KEPT_TOKENS
-    return _kept(forms) if few else _structure(forms)
+    if sum([form[3] for form in forms]) > KEPT_TOKENS:
+        return _structure(forms)
+    return _of_one(forms) if forms and forms[-1][0] == forms[0][0] else _of_several(forms)
 
 
 def _structure(forms: tuple[_Form, ...]) -> Structure:
@@ -111,6 +114,7 @@ def _structure(forms: tuple[_Form, ...]) -> Structure:
     wanted_row, wanted_slot = _slots(wanted, length, "wants a slot")
     return Structure(
         packed=packed,
+        in_turn=bool((packed[:-1] < packed[1:]).all()),
         first_rows=np.unique([first for first, _, _ in bounds]),
         first_tokens=starts,
         row_starts=tuple((ends - packed_lengths).tolist()),
@@ -130,7 +134,8 @@ def _structure(forms: tuple[_Form, ...]) -> Structure:
     )
 
 
-_kept = lru_cache(KEPT)(_structure)
+_of_one, _of_several = lru_cache(KEPT_OF_ONE)(_structure), lru_cache(KEPT)(_structure)
+"""Those whose first and last rows are of one request: then nearly always all are."""
 
 
 def _slots(each: Sequence[Sequence[int]], lengths: Ints, what: str) -> tuple[Index, Ints]:

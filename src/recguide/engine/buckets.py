@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from recguide.core import AdapterUse
 
@@ -23,8 +23,7 @@ WANTED = (64, 256)
 """Logits of a large batch whose tokens are mostly prefill; else there is room for a logit of every token."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(NamedTuple):
     """What tells graphs apart: padded query tokens, the adapter's use, and padded wanted logits."""
 
     tokens: int
@@ -35,22 +34,18 @@ class Bucket:
         return f"N={self.tokens} W={self.wanted} adapter={self.use.value}"
 
 
-@dataclass(frozen=True, slots=True)
 class Buckets:
     """The buckets of one engine.
 
     Attributes:
         most: query tokens of a batch; there are graphs up to the size that holds it.
+        sizes: those below that one, and it.
         uses: what the adapter may do here; NONE alone for a model without one.
     """
 
-    most: int
-    uses: tuple[AdapterUse, ...]
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Sizes in use: those below the largest batch, and the one that holds it."""
-        return QUERY_TOKENS[: bisect_left(QUERY_TOKENS, self.most) + 1]
+    def __init__(self, most: int, uses: tuple[AdapterUse, ...]) -> None:
+        self.sizes = QUERY_TOKENS[: bisect_left(QUERY_TOKENS, most) + 1]
+        self.most, self.uses = most, uses
 
     @property
     def largest_bucket(self) -> Bucket:

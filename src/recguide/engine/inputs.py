@@ -16,13 +16,16 @@ from recguide.attention.columns import Column, Columns
 from recguide.attention.packing import BatchShape, Flat, Tables, batch_of, fill_structure
 from recguide.attention.places import WantedPlaces, places_of
 from recguide.attention.recent import RecentWork
-from recguide.attention.structure import KEPT, Structure
+from recguide.attention.structure import Structure
 from recguide.core import AdapterUse, PackedBatch
 from recguide.engine.request import Sampling
 from recguide.speculation.slots import INERT, SlotTable
 from recguide.speculation.step import Judged, SettleShape, SettleTable, StepOutput
 
 Index = NDArray[np.intp]
+
+IMAGES = 2**23
+"""Bytes of what is kept of structures by an input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +239,6 @@ class Inputs:
         fill_structure(self._arrays, lies)
         self._slots.fill_structure(lies)
         if lies.is_kept:
-            if len(self._images) == KEPT:
+            if len(self._images) * len(self._of_structure) > IMAGES:
                 self._images.clear()
             self._images[lies] = self._of_structure.copy()

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from recguide.core import TokenLogprobs, Vocabulary
@@ -15,7 +16,15 @@ from recguide.engine.constraining import Drafted, constrain
 from recguide.engine.docket import BY_HOST, NO_BLOCK, spans_of
 from recguide.engine.flight import Flight, Landed
 from recguide.engine.picking import Unpickable, UnpickableLogits, pick_on_host
-from recguide.engine.rounds import Answers, Decision, Settled, Verdict, decided, settle_on_host
+from recguide.engine.rounds import (
+    Decision,
+    Listed,
+    Settled,
+    Slots,
+    Verdict,
+    decided,
+    settle_on_host,
+)
 from recguide.engine.scheduler import Scheduled
 from recguide.engine.scoring import picking, picking_spans, with_scores
 from recguide.speculation.noise import LuckyTokens
@@ -46,7 +55,7 @@ class Judge:
         plan, docket = flight.plan, flight.docket
         decisions: list[Decision | None] = [None] * len(plan)
         by_host: list[int] = []
-        said = None if landed.output is None else _Said(landed.output, docket.judged)
+        said = None if landed.output is None else _Said(landed.output, docket.judged, len(plan))
         for i, (scheduled, place) in enumerate(zip(plan, docket.places, strict=True)):
             if scheduled.request.finish_reason is not None:
                 continue
@@ -68,7 +77,7 @@ class Judge:
         wanted = _gathered(logits, spans)
         mine = spans_of(plan)
         try:
-            answers = Answers.of(pick_on_host(wanted, plan, self._vocabulary, self._luck))
+            answers = Listed.of(pick_on_host(wanted, plan, self._vocabulary, self._luck))
             settled = settle_on_host(plan, mine, answers)
             verdicts = [
                 decided(scheduled, rows, answers, outcome)
@@ -133,14 +142,12 @@ def _steps(plan: Sequence[Scheduled], output: StepOutput) -> list[Decision | Non
 
 
 class _Said:
-    """What the device said, in lists: they are read many times, and outlive its buffer."""
+    """What the device said."""
 
-    def __init__(self, output: StepOutput, judged: Sequence[Judged]) -> None:
-        tokens, *candidates, bad = output.integers.tolist()
-        p1, _, entropies, self._logprobs = output.reals.tolist()
-        margins = np.subtract(output.reals[0], output.reals[1], dtype=np.float64).tolist()
-        self._answers = Answers(tokens, p1, margins, candidates, entropies)
-        self._bad: list[int] | None = bad if any(bad) else None
+    def __init__(self, output: StepOutput, judged: Sequence[Judged], requests: int) -> None:
+        self._output = output
+        self._answers = _OfOne(output) if requests == 1 else _listed(output)
+        self._all_well = not output.bad.any()
         self._settled: list[Settled] = []
         if not judged:
             return
@@ -151,14 +158,41 @@ class _Said:
         ]
 
     def decision(self, scheduled: Scheduled, spans: Sequence[slice], place: int) -> Decision:
-        if self._bad is not None and any(any(self._bad[span]) for span in spans):
+        output = self._output
+        if not self._all_well and any(output.bad[span].any() for span in spans):
             return UnpickableLogits([scheduled.request])
         settled = None if place == NO_BLOCK else self._settled[place]
         verdict = decided(scheduled, spans, self._answers, settled)
         if scheduled.request.params.logprobs is None or not verdict.tokens:
             return verdict
-        values = self._logprobs[spans[0]][: len(verdict.tokens)]
+        values = output.logprobs[spans[0]][: len(verdict.tokens)].tolist()
         return replace(verdict, logprobs=tuple(TokenLogprobs(value, {}) for value in values))
+
+
+def _listed(output: StepOutput) -> Listed:
+    tokens, *candidates, _ = output.integers.tolist()
+    p1, _, entropies, _ = output.reals.tolist()
+    return Listed(tokens, p1, _margins(output.reals), candidates, entropies)
+
+
+class _OfOne:
+    """The answers to one request: what is asked for, out of the device's buffer."""
+
+    def __init__(self, output: StepOutput) -> None:
+        self._output = output
+
+    def slots(self, span: slice) -> Slots:
+        tokens, *candidates, _ = self._output.integers[:, span].tolist()
+        reals = self._output.reals[:2, span]
+        return Slots(tokens, reals[0].tolist(), _margins(reals), candidates)
+
+    def entropies(self, span: slice) -> list[float]:
+        return self._output.entropies[span].tolist()
+
+
+def _margins(reals: NDArray[np.float32]) -> list[float]:
+    """Of p1 and p2, in its first rows."""
+    return np.subtract(reals[0], reals[1], dtype=np.float64).tolist()
 
 
 def _gathered(logits: Tensor, spans: Spans) -> Tensor:

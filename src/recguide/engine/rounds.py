@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -54,22 +54,46 @@ Decision = Verdict | Unpickable
 """A verdict, or why there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """The picks of W slots on the host; `candidates` of each rank."""
+class Slots(NamedTuple):
+    """The picks of some slots on the host; `candidates` of each rank."""
 
     tokens: list[int]
     p1: list[float]
     margins: list[float]
     candidates: list[list[int]]
-    entropies: list[float]
+
+
+class Answers(Protocol):
+    """The picks of W slots, of which few are asked for."""
+
+    def slots(self, span: slice) -> Slots: ...
+
+    def entropies(self, span: slice) -> list[float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """All of them in lists: the answers to many requests. `candidates` of each rank."""
+
+    tokens: list[int]
+    p1: list[float]
+    margins: list[float]
+    candidates: list[list[int]]
+    entropy: list[float]
 
     @staticmethod
-    def of(picks: Picks) -> Answers:
+    def of(picks: Picks) -> Listed:
         columns = (picks.tokens, picks.p1, picks.p2, picks.candidates, picks.entropy)
         tokens, p1, p2, candidates, entropy = (column.cpu().numpy() for column in columns)
         margins = np.subtract(p1, p2, dtype=np.float64)
-        return Answers(tokens.tolist(), p1.tolist(), margins.tolist(), candidates.tolist(), entropy.tolist())
+        return Listed(tokens.tolist(), p1.tolist(), margins.tolist(), candidates.tolist(), entropy.tolist())
+
+    def slots(self, span: slice) -> Slots:
+        candidates = [each[span] for each in self.candidates]
+        return Slots(self.tokens[span], self.p1[span], self.margins[span], candidates)
+
+    def entropies(self, span: slice) -> list[float]:
+        return self.entropy[span]
 
 
 class Settled(NamedTuple):
@@ -101,7 +125,7 @@ def decided(
 
 
 def settle_on_host(
-    plan: Sequence[Scheduled], spans: Sequence[Sequence[slice]], answers: Answers
+    plan: Sequence[Scheduled], spans: Sequence[Sequence[slice]], answers: Listed
 ) -> list[Settled | None]:
     """What became of each request's block; None for those without one."""
     work = [(scheduled, mine) for scheduled, mine in zip(plan, spans, strict=True) if scheduled.layout.block]
@@ -133,7 +157,7 @@ def settle_on_host(
     return [next(settled) if scheduled.layout.block else None for scheduled in plan]
 
 
-def _heads(layout: Layout, spans: Sequence[slice], answers: Answers) -> list[int]:
+def _heads(layout: Layout, spans: Sequence[slice], answers: Listed) -> list[int]:
     """Slot 0 of every branch: a candidate, a prediction, or −1 where the verifier's token will stand."""
     heads: list[int] = []
     for branch, span in zip(layout.branches, spans[1:], strict=True):
@@ -160,12 +184,13 @@ def _unjudged(scheduled: Scheduled, spans: Sequence[slice], answers: Answers) ->
     if layout.phase is not _DRAFTS:
         return Verdict(layout)
     (row,) = layout.rows
-    filled = _fill(request.draft or known_draft(row), row, spans[0], answers)
+    said = answers.slots(spans[0])
+    filled = _fill(request.draft or known_draft(row), row, said)
     method = request.method
     if method.refines is None:
         return Verdict(layout, draft=filled)
     threshold = method.threshold if request.params.threshold is None else request.params.threshold
-    refined = method.refines(replace(filled, masked=row.masked), tuple(answers.p1[spans[0]]), threshold)
+    refined = method.refines(replace(filled, masked=row.masked), tuple(said.p1), threshold)
     return Verdict(layout, draft=_masked_again(refined, row))
 
 
@@ -176,18 +201,18 @@ def _masked_again(draft: Draft, row: Row) -> Draft:
     return replace(draft, tokens=tuple(tokens))
 
 
-def _fill(draft: Draft, row: Row, span: slice, answers: Answers, branch: BranchKind | None = None) -> Draft:
+def _fill(draft: Draft, row: Row, said: Slots, branch: BranchKind | None = None) -> Draft:
     """The draft, complete, with the picks of the row's wanted slots and their statistics."""
     tokens, margins = draft.tokens, draft.margins
-    (best, second), (best_said, second_said) = draft.candidates, answers.candidates
-    likely, at = draft.likely or margins, span.start
+    (best, second), (best_said, second_said) = draft.candidates, said.candidates
+    likely, at = draft.likely or margins, 0
     for run in consecutive(row.wanted):
         first, end, to = run[0], run[-1] + 1, at + len(run)
-        tokens = (*tokens[:first], *answers.tokens[at:to], *tokens[end:])
-        margins = (*margins[:first], *answers.margins[at:to], *margins[end:])
+        tokens = (*tokens[:first], *said.tokens[at:to], *tokens[end:])
+        margins = (*margins[:first], *said.margins[at:to], *margins[end:])
         best = (*best[:first], *best_said[at:to], *best[end:])
         second = (*second[:first], *second_said[at:to], *second[end:])
-        likely = (*likely[:first], *answers.p1[at:to], *likely[end:])
+        likely = (*likely[:first], *said.p1[at:to], *likely[end:])
         at = to
     return Draft(tokens, margins, (best, second), (), branch, likely)
 
@@ -196,14 +221,14 @@ def _verdict(layout: Layout, spans: Sequence[slice], settled: Settled, answers: 
     acceptance, emitted, stopped, covered, number, said = settled
     tokens = tuple(said[:emitted])
     of = spans[0].start
-    entropies = answers.entropies[of : of + min(acceptance, max(1, len(layout.block) - 1))]
+    entropies = answers.entropies(slice(of, of + min(acceptance, max(1, len(layout.block) - 1))))
     if not layout.branches:
         return Verdict(layout, tokens, acceptance, bool(stopped), entropies=entropies)
     reused = layout.branches[number] if number >= 0 else None
     draft = None
     if reused is not None:
         row, span = layout.rows[1 + number], spans[1 + number]
-        draft = _fill(known_draft(row), row, span, answers, reused.kind)
+        draft = _fill(known_draft(row), row, answers.slots(span), reused.kind)
         assert reused.kind is BranchKind.ANY or draft.tokens[0] == tokens[-1], "a branch fits exactly or not"
         draft = draft.seeded(tokens[-1])
     return Verdict(

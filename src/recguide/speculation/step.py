@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -131,31 +132,31 @@ class SettleShape:
 
     def _fill_few(self, words: Words, judged: Sequence[Judged]) -> None:
         """Word by word, which is faster for few."""
-        no_branches = _ZEROS[: self.branches] + _NONE[: 2 * self.branches]
-        flat: list[int] = []
-        for one in judged:
-            block, pick, cap, trusted, stops, branches, _ = one
-            flat += (len(block), cap, trusted, pick)
-            flat += block
-            flat += _ZEROS[: self.block - len(block)]
-            flat += stops
-            flat += _NONE[: self.stops - len(stops)]
-            if not branches:
-                flat += no_branches
-                continue
-            spare = self.branches - len(branches)
-            slots, candidates, predicted = _branch_words(one)
-            flat += slots
-            flat += _ZEROS[:spare]
-            flat += candidates
-            flat += _NONE[:spare]
-            flat += predicted
-            flat += _NONE[:spare]
+        flat = self._words_of(judged[0]) if len(judged) == 1 else list(chain(*map(self._words_of, judged)))
         # Lists that are too long leave a number of words that no number of requests has.
         if len(judged) > self.requests or len(flat) != len(judged) * self.stride:
             raise self._misfit(judged)
         words[: len(flat)] = array("i", flat)
-        words[len(flat) : self.words] = 0
+        if len(judged) < self.requests:
+            words[len(flat) : self.words] = 0
+
+    def _words_of(self, judged: Judged) -> list[int]:
+        block, pick, cap, trusted, stops, branches, _ = judged
+        slots, candidates, predicted = _branch_words(judged) if branches else ((), (), ())
+        spare = self.branches - len(branches)
+        return [
+            *(len(block), cap, trusted, pick),
+            *block,
+            *_ZEROS[len(block) : self.block],
+            *stops,
+            *_NONE[len(stops) : self.stops],
+            *slots,
+            *_ZEROS[:spare],
+            *candidates,
+            *_NONE[:spare],
+            *predicted,
+            *_NONE[:spare],
+        ]
 
 
 _ZEROS, _NONE = (0,) * 1024, (-1,) * 1024
