@@ -60,6 +60,59 @@ def test_rounds_without_branches_wait_for_the_host_only_at_their_beginning_and_e
     assert len(others) <= 5
 
 
+@pytest.mark.parametrize("requests", [1, 4])
+def test_rounds_that_a_policy_plans_without_an_outcome_wait_for_the_host_only_at_their_beginning(requests):
+    machine = padded_engine(FakeBackbone(*SCRIPTS), decode, policy="fixed-8")
+    ahead, others = started(machine)
+    added = [machine.add(one.prompt, SamplingParams(max_tokens=60))[0] for one in SCRIPTS[:requests]]
+    run(machine)
+    for request, script in zip(added, SCRIPTS, strict=False):
+        assert request.completion().token_ids == script.answer[:60]
+    assert_idle(machine)
+    assert len(ahead) > 10
+    assert len(others) <= 2
+
+
+def test_a_long_prompt_goes_on_beside_drafts_that_run_ahead():
+    tale = Script((255, *encode("once upon a time " * 9)), ANSWER)
+    machine = padded_engine(FakeBackbone(SCRIPTS[0], tale), decode, max_batch_tokens=24)
+    ahead, others = started(machine)
+    added = [machine.add(SCRIPTS[0].prompt, SamplingParams(max_tokens=60, method="linear", block_size=8))[0]]
+    for _ in range(3):
+        machine.step()
+    before = len(others)
+    long = machine.add(tale.prompt, SamplingParams(max_tokens=2))[0]
+    run(machine)
+    assert added[0].completion().token_ids == SCRIPTS[0].answer[:60]
+    assert long.completion().token_ids == ANSWER[:2]
+    assert_idle(machine)
+    chunks = [
+        one.layout for flight in ahead for one in flight.plan if one.request is long and not one.layout.block
+    ]
+    assert sum(len(layout.rows[0].tokens) for layout in chunks) > 100
+    assert len(others) - before <= 4
+
+
+@pytest.mark.parametrize(("method", "policy"), [("linear", None), (None, "fixed-8")])
+def test_whoever_nears_its_cap_holds_nobody_up(method, policy):
+    """It drafts what fits whatever comes of its last block, or takes a step."""
+    machine = padded_engine(FakeBackbone(*SCRIPTS), decode)
+    ahead, others = started(machine)
+    how = {"method": method, "block_size": 8} if method else {"policy": policy}
+    caps = (60, 41, 28, 13)
+    added = [
+        machine.add(script.prompt, SamplingParams(max_tokens=cap, **how))[0]
+        for script, cap in zip(SCRIPTS, caps, strict=True)
+    ]
+    run(machine)
+    for request, script, cap in zip(added, SCRIPTS, caps, strict=True):
+        assert request.completion().token_ids == script.answer[:cap]
+    assert_idle(machine)
+    assert len(ahead) > 10
+    # The last one that runs alone waits for what is left.
+    assert len(others) <= (5 if method else 2)
+
+
 def test_a_draft_is_made_ahead_beside_branches_too_and_dropped_where_one_is_reused():
     machine = padded_engine(model("llama"), test_equality.decode, limits=SMALL)
     ahead, _ = started(machine)
@@ -319,6 +372,8 @@ def any_params(random):
 METHODS = (
     *({"method": "ar"}, {"method": "recguide", "policy": "ar"}) * 4,
     {"method": "recguide", "policy": "price"},
+    {"method": "recguide", "policy": "fixed-4"},
+    {"method": "recguide", "policy": "fixed-8"},
     *({"method": "linear", "block_size": block} for block in (2, 4, 8)),
     {"method": "recguide", "block_size": 4},
     {"method": "tidar", "block_size": 4},

@@ -24,6 +24,9 @@ class Wayward:
         rows = [
             self._request(*facts) for facts in zip(view.draft.tolist(), view.remaining.tolist(), strict=True)
         ]
+        return self._plan(rows)
+
+    def _plan(self, rows):
         branches = [(row, *branch) for row, (_, _, mine) in enumerate(rows) for branch in mine]
         return Plan(
             block=np.array([block for block, _, _ in rows], np.int64),
@@ -32,6 +35,16 @@ class Wayward:
             price=0.25,
             rate=1.5,
         )
+
+    def ahead(self, view):
+        """Half of the time it waits."""
+        if self._random.integers(2):
+            return None
+        rows = [
+            self._request(draft, left, ahead=True)
+            for draft, left in zip(view.draft.tolist(), view.remaining.tolist(), strict=True)
+        ]
+        return self._plan([(block, verified, []) for block, verified, _ in rows])
 
     def prepare(self, view):
         """Nothing has to be."""
@@ -47,9 +60,11 @@ class Wayward:
         del view
         self.took.append((plan, ms, waited_ms))
 
-    def _request(self, draft, remaining):
+    def _request(self, draft, remaining, *, ahead=False):
         """(block, verified, branches)"""
         number = self._random.integers
+        if draft and ahead:
+            return 0, min(draft, remaining), []
         if not draft:
             if remaining >= 2 and number(2):
                 return int(number(2, min(LARGEST, remaining) + 1)), 0, []

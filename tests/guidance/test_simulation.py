@@ -64,6 +64,9 @@ class Watched:
     def decide(self, view):
         return self.policy.decide(view)
 
+    def ahead(self, view):
+        return self.policy.ahead(view)
+
     def prepare(self, view):
         self.policy.prepare(view)
 

@@ -2,27 +2,28 @@
 
 A request that emits one token a forward, by a plain step or at the end of its prefill, goes on with a plain
 step a position further on, or with a draft; a draft goes on with its verification, where no branches run
-beside it, and a verification with a draft, where no branch is reused. Only tokens, and how far a verification
-has moved its request, are written in when the forward has landed, so a device waits for little more than a
-copy. A request that its cap ends is left out, and newcomers join with their prompts. One that a stop token
-ends runs once more for nothing, and what its row says is dropped. In a run of plain steps alone the input is
-the last one's with little changed.
+beside it, and a verification with a draft, where no branch is reused. Policies are asked before the outcome
+is known, and may rather wait for it. Only tokens, and how far a verification has moved its request, are
+written in when the forward has landed, so a device waits for little more than a copy. Prefills go on beside
+them, and newcomers join. One that ends runs once more for nothing, and what its row says is dropped. In a run
+of plain steps alone the input is the last one's with little changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from recguide.engine.docket import BY_HOST
+from recguide.engine.docket import BY_HOST, Docket
 from recguide.engine.flight import Flight, Landed, Ready
-from recguide.engine.planning import Planner, Rows
+from recguide.engine.plan import Turn, prefill
+from recguide.engine.planning import Flying, Planner, Rows
 from recguide.engine.request import Request
 from recguide.engine.runner import Runner
-from recguide.engine.scheduler import Scheduled, Scheduler
+from recguide.engine.scheduler import Scheduled, Scheduler, chunks, prefill_share
 from recguide.speculation import rows
 from recguide.speculation.methods.method import no_branches
 from recguide.speculation.rows import BranchKind, Layout, Phase
@@ -36,7 +37,7 @@ UNKNOWN = 0
 LIKELY = 3
 """Branches in a forward up to which none of them may be reused: that of more hardly ever comes true."""
 
-_DRAFTS = Phase.DRAFT
+_PREFILLS, _DRAFTS = Phase.PREFILL, Phase.DRAFT
 """Looked up once: an enumeration answers slowly."""
 
 
@@ -71,7 +72,7 @@ class RunAhead:
         if not any(_is_vague(one.layout) for one in flight.plan):
             return flight
         plan = [
-            Scheduled(one.request, self._rows(one.request, at, 0, None))
+            Scheduled(one.request, self._rows(one.request, at, 0, _as_laid_out(one.layout)))
             if _is_vague(one.layout) and one.request.finish_reason is None
             else one
             for at, one in enumerate(flight.plan)
@@ -88,38 +89,50 @@ class RunAhead:
         self._made = None
 
     def _make(self, flight: Flight, planner: Planner) -> Made | None:
-        flying = [one.request for one in flight.plan if one.request.finish_reason is None]
-        newcomers = self._scheduler.newcomers(flying)
-        if newcomers is None:
+        again = _again(flight)
+        if again is not None and not self._scheduler.is_joined(len(flight.plan)):
+            if planner.steps_on(flight.plan):
+                return self._another_step(again)
+        else:
+            again = None
+        prefills = self._scheduler.prefills_behind(flight.plan)
+        if prefills is None:
             return None
-        again = None if newcomers else _again(flight)
-        follows = None if again else what_follows(flight, self._mask)
-        going_on = flight.plan if again else [] if follows is None else follows.plan
-        if not going_on:
-            return None
-        plan = [*going_on, *self._prompts(newcomers, len(going_on))]
-        tokens = sum([one.layout.query_tokens for one in plan])
+        flying = flying_of(flight, self._mask)
         most = min(self._runner.most_in_graph, self._scheduler.max_batch_tokens)
-        if tokens > most or not planner.foresee(plan):
+        if flying is None:
             return None
-        grown = self._scheduler.reserve(plan)
-        if grown is None:
+        turns = planner.foresee([one for one in flying if one is not None], prefills, most)
+        if turns is None:
             return None
-        if follows is not None:
-            ready = self._runner.ready(plan, follows.steps)
-            if any(ready.docket.places[at] == BY_HOST for at in follows.blocks):
-                # It has more stop tokens than a graph has room for: no table holds its block.
-                return None
-            return Made.behind(follows, ready, flight.docket.wanted)
-        assert again is not None, "one of both"
-        return Made.another_step(self._runner.ready_again(again, grown))
+        follows = what_follows(flying, flight.docket, turns, self._mask)
+        if again is not None and len(follows.steps) == len(follows.plan):
+            return self._another_step(again)
+        needs = [(request, request.prefill_end - cached) for request, cached in prefills]
+        rest = most - follows.tokens
+        if rest < prefill_share(needs, most):
+            return None
+        plan = [*follows.plan, *_prefills(prefills, chunks(needs, rest), len(follows.plan))]
+        if not plan or self._scheduler.reserve(plan) is None:
+            return None
+        ready = self._runner.ready(plan, follows.steps)
+        if any(ready.docket.places[at] == BY_HOST for at in (*follows.blocks, *follows.late)):
+            # It has more stop tokens than a graph has room for: no table holds its block.
+            return None
+        return Made.behind(follows, ready, flight.docket.wanted, goes_on=bool(prefills))
 
-    def _prompts(self, newcomers: Sequence[Request], index: int) -> list[Scheduled]:
-        """Whole prompts of requests that nothing was planned for yet; `index` is the first one's place."""
-        return [
-            Scheduled(request, self._rows(request, at, request.prefill_end - request.cached, None))
-            for at, request in enumerate(newcomers, index)
-        ]
+    def _another_step(self, again: Ready) -> Made | None:
+        grown = self._scheduler.reserve(again.plan)
+        return None if grown is None else Made.another_step(self._runner.ready_again(again, grown))
+
+
+def _prefills(
+    prefills: Sequence[tuple[Request, int]], tokens: Iterable[tuple[Request, int]], index: int
+) -> Iterator[Scheduled]:
+    """Rows of so many tokens of each behind what it will have cached; `index` is the first one's place."""
+    cached = dict(prefills)
+    for at, (request, chunk) in enumerate(tokens, index):
+        yield Scheduled(request, prefill(request, at, cached[request], chunk))
 
 
 # --- a forward that lacks some of its tokens ----------------------------------------------------------------
@@ -137,8 +150,10 @@ class Made:
         emitting: its verdicts; where each of them ends its request, nothing has to run.
         to, of: unknown tokens of the batch, and which picks they are.
         words, of_words: unknown tokens of the blocks to settle, and which picks they are.
-        drafts, of_drafts: drafts behind a verification, and the verdicts that say how far they move and where
-            they begin; nothing may be reused there.
+        drafts, of_drafts: drafts and plain steps behind verdicts that say how far they move and where they
+            begin; nothing may be reused there.
+        late: which of these are plain steps, whose rest is unknown, too.
+        goes_on: somebody runs whatever came of the forward that runs.
     """
 
     ready: Ready
@@ -150,6 +165,8 @@ class Made:
     of_words: Index = field(default_factory=lambda: _NONE)
     drafts: Index = field(default_factory=lambda: _NONE)
     of_drafts: Index = field(default_factory=lambda: _NONE)
+    late: Index = field(default_factory=lambda: _NONE)
+    goes_on: bool = False
 
     @staticmethod
     def another_step(ready: Ready) -> Made:
@@ -158,8 +175,8 @@ class Made:
         return Made(ready, len(every), every, every, every)
 
     @staticmethod
-    def behind(follows: Follows, ready: Ready, picks: int) -> Made:
-        """`picks` of the forward that runs."""
+    def behind(follows: Follows, ready: Ready, picks: int, *, goes_on: bool) -> Made:
+        """`picks` of the forward that runs; `goes_on`: prefills run as well."""
         first = ready.flat.structure.first_tokens
         to: list[int] = first[follows.steps].tolist()
         of = list(follows.of_steps)
@@ -180,6 +197,8 @@ class Made:
             of_words=np.array(of[len(follows.steps) :], np.intp),
             drafts=np.array(follows.drafts, np.intp),
             of_drafts=np.array(follows.of_drafts, np.intp),
+            late=np.array(follows.late, np.intp),
+            goes_on=goes_on or bool(follows.blocks),
         )
 
     def came_true(self, output: StepOutput) -> bool:
@@ -188,7 +207,7 @@ class Made:
             return False
         if len(self.of_drafts) and output.reused[self.of_drafts].max() >= 0:
             return False
-        return len(self.words) > 0 or not output.stopped[self.emitting].all()
+        return self.goes_on or not output.stopped[self.emitting].all()
 
     def completed(self, output: StepOutput, runner: Runner) -> Ready:
         """It, with what is known now."""
@@ -197,8 +216,12 @@ class Made:
             moved = np.zeros(len(ready.flat.rows), np.int32)
             moved[self.drafts] = output.emitted[self.of_drafts]
             ready = runner.moved(ready, moved)
-            seeds = ready.flat.structure.first_tokens[self.drafts]
-            ready.inputs.set_tokens(seeds, output.last_tokens(self.of_drafts))
+            seeds = output.last_tokens(self.of_drafts)
+            ready.inputs.set_tokens(ready.flat.structure.first_tokens[self.drafts], seeds)
+            if len(self.late):
+                late = self.late
+                places = [ready.docket.places[at] for at in self.drafts[late].tolist()]
+                ready.inputs.count_down(places, moved[self.drafts[late]])
         if len(self.to):
             ready.inputs.set_tokens(self.to, picks[self.of])
         if len(self.words):
@@ -209,25 +232,30 @@ class Made:
 # --- what follows -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Follows:
     """What follows a forward, request by request.
 
     Attributes:
         plan: each request's one row.
+        tokens: of all of them.
         steps, of_steps: which of the plan are plain steps, and the picks that are their tokens.
         blocks, of_blocks: which of it verify a draft, and the picks that are its first drafted tokens.
-        drafts, of_drafts: which of it draft, and the verdicts behind which they do.
+        drafts, of_drafts: which of it draft, or take a step behind a verification, and the verdicts behind
+            which they do.
+        late: which of `drafts` are such steps.
         emitting: all verdicts.
     """
 
     plan: list[Scheduled] = field(default_factory=list[Scheduled])
+    tokens: int = 0
     steps: list[int] = field(default_factory=list[int])
     of_steps: list[int] = field(default_factory=list[int])
     blocks: list[int] = field(default_factory=list[int])
     of_blocks: list[int] = field(default_factory=list[int])
     drafts: list[int] = field(default_factory=list[int])
     of_drafts: list[int] = field(default_factory=list[int])
+    late: list[int] = field(default_factory=list[int])
     emitting: list[int] = field(default_factory=list[int])
 
     def step(self, request: Request, prefix: int, pick: int) -> None:
@@ -241,15 +269,24 @@ class Follows:
         tokens = (seed, *(UNKNOWN,) * drafted)
         self._add(request, rows.verify(len(self.plan), prefix, tokens, (), mask=mask, adapter=True))
 
-    def draft(self, request: Request, prefix: int, block: int, verdict: int, mask: int) -> None:
-        """`prefix` is what it will be but for the tokens that are emitted meanwhile."""
-        self.drafts.append(len(self.plan))
+    def behind(self, request: Request, prefix: int, block: int, verdict: int, mask: int) -> None:
+        """A draft, or a plain step where `block` is less than 2, behind a verdict.
+
+        `prefix` is what it will be but for the tokens that are emitted meanwhile.
+        """
+        at = len(self.plan)
+        if block < 2:
+            self.late.append(len(self.drafts))
+            layout = rows.step(at, prefix, UNKNOWN)
+        else:
+            layout = rows.draft(at, prefix, rows.blank_draft(UNKNOWN, block, mask), adapter=True)
+        self.drafts.append(at)
         self.of_drafts.append(verdict)
-        blank = rows.blank_draft(UNKNOWN, block, mask)
-        self._add(request, rows.draft(len(self.plan), prefix, blank, adapter=True))
+        self._add(request, layout)
 
     def _add(self, request: Request, layout: Layout) -> None:
         self.plan.append(Scheduled(request, layout))
+        self.tokens += layout.query_tokens
 
 
 def _again(flight: Flight) -> Ready | None:
@@ -258,61 +295,98 @@ def _again(flight: Flight) -> Ready | None:
     return steps if steps is not None and steps.inputs.fewest_left > 1 and flight.is_whole else None
 
 
-def what_follows(flight: Flight, mask: int | None) -> Follows | None:
-    """What follows a forward for all of its requests that do not end with it; None if others may follow.
+def flying_of(flight: Flight, mask: int | None) -> list[Flying | None] | None:
+    """What a forward does for each of its requests, None for those that end with it or prefill on.
 
-    A request that may end by its text is not run past that text, so what follows is not foreseen. Policies
-    are asked elsewhere, and say no more than that a plain step follows another.
+    None for all if what follows is not known: a host makes some of its picks, or branches run beside
+    verifications that are likely to be reused, or that only their drafts can tell.
     """
     if sum([len(one.layout.branches) for one in flight.plan]) > LIKELY:
         return None
-    follows = Follows()
-    for scheduled, spans, place in zip(flight.plan, flight.docket.spans, flight.docket.places, strict=True):
+    flying: list[Flying | None] = []
+    for scheduled, place in zip(flight.plan, flight.docket.places, strict=True):
         request, layout = scheduled.request, scheduled.layout
         if request.finish_reason is not None:
-            continue
-        if place == BY_HOST or request.params.stop or not request.method.verifies:
+            flying.append(None)
+        elif place == BY_HOST or not request.method.verifies:
             return None
-        if layout.emits_one:
-            follows.emitting.append(place)
-            _after_a_token(follows, scheduled, spans[0].start, place, mask)
-        elif request.policy is not None or mask is None:
+        elif layout.emits_one:
+            flying.append(Flying(scheduled, 0, 0) if request.remaining > 1 else None)
+        elif layout.phase is _PREFILLS and not layout.block:
+            flying.append(None)
+        elif mask is None:
             return None
         elif layout.phase is _DRAFTS:
             (row,) = layout.rows
-            drafted = len(row.tokens) - 1
-            if request.method.branches is not no_branches or len(row.masked) != drafted:
+            chooses = request.policy is None and request.method.branches is not no_branches
+            if chooses or len(row.masked) != len(row.tokens) - 1:
                 return None
-            follows.block(request, row.prefix, row.tokens[0], drafted, spans[0].start, mask)
-        elif layout.draft is not None and _may_be_followed_by_a_draft(scheduled):
-            follows.emitting.append(place)
-            follows.draft(request, request.cached, request.block, place, mask)
+            flying.append(Flying(scheduled, len(row.tokens), 0))
+        elif layout.draft is not None and _may_be_followed_by_a_draft(scheduled, len(flight.plan) == 1):
+            flying.append(Flying(scheduled, 0, len(layout.block)))
         else:
             return None
+    return flying
+
+
+def what_follows(
+    flying: Sequence[Flying | None], docket: Docket, turns: Mapping[Request, Turn], mask: int | None
+) -> Follows:
+    """The rows of those that go on; `turns` are those of requests that policies plan for."""
+    follows = Follows()
+    for one, spans, place in zip(flying, docket.spans, docket.places, strict=True):
+        if one is None:
+            if place >= 0:
+                follows.emitting.append(place)
+            continue
+        request, row, pick = one.request, one.scheduled.layout.rows[0], spans[0].start
+        if one.drafts:
+            assert mask is not None, "a model without a mask token drafts nothing"
+            follows.block(request, row.prefix, row.tokens[0], one.drafts - 1, pick, mask)
+            continue
+        follows.emitting.append(place)
+        left = request.remaining - max(1, one.verifies)
+        block = min(_block(request, turns), left)
+        if one.verifies:
+            assert mask is not None, "a model without a mask token verifies nothing"
+            follows.behind(request, request.cached, block, place, mask)
+        elif mask is None or block < 2:
+            follows.step(request, request.cached + len(row.tokens), pick)
+        else:
+            follows.behind(request, request.cached + len(row.tokens) - 1, block, place, mask)
     return follows
 
 
-def _after_a_token(follows: Follows, scheduled: Scheduled, pick: int, place: int, mask: int | None) -> None:
-    """Adds what follows one token: a plain step, or the draft of a request that no policy plans for."""
-    request, row = scheduled.request, scheduled.layout.rows[0]
-    left, prefix = request.remaining - 1, request.cached + len(row.tokens)
-    if left < 1:
-        return
-    drafts = mask is not None and request.policy is None and request.method.drafts
-    block = min(request.block, left) if drafts else 1
-    if mask is None or block < 2:
-        follows.step(request, prefix, pick)
-    else:
-        follows.draft(request, prefix - 1, block, place, mask)
+def _block(request: Request, turns: Mapping[Request, Turn]) -> int:
+    """Slots of the draft that it begins with, if it may; less than 2 for none."""
+    if request.policy is not None:
+        return turns[request].block
+    return request.block if request.method.drafts else 1
 
 
-def _may_be_followed_by_a_draft(verification: Scheduled) -> bool:
-    """Whether the next draft is a whole block however this ends, unless a branch is reused."""
+def _may_be_followed_by_a_draft(verification: Scheduled, alone: bool) -> bool:
+    """Whether nothing else follows unless a branch is reused.
+
+    A policy's branches are likely to be, and one of kind ANY fits every outcome. Near the cap a method's next
+    draft depends on what is left, which a request that runs alone waits for; of others the draft is as short
+    as it may have to be.
+    """
     request, layout = verification.request, verification.layout
+    if request.policy is not None:
+        return not layout.branches
     whole = request.remaining - len(layout.block) >= request.block
-    return whole and not any(branch.kind is BranchKind.ANY for branch in layout.branches)
+    kinds = [branch.kind for branch in layout.branches]
+    return (whole or not (alone or kinds)) and BranchKind.ANY not in kinds
 
 
 def _is_vague(layout: Layout) -> bool:
     """Whether those that read a layout ask it for tokens that were unknown when it was made ahead."""
     return layout.phase is _DRAFTS or len(layout.block) > 1
+
+
+def _as_laid_out(layout: Layout) -> Turn | None:
+    """The turn that leads to a layout like this one; a method has chosen its branches, and does so again."""
+    if layout.branches:
+        return None
+    slots = len(layout.rows[0].tokens)
+    return Turn(slots, 0) if layout.phase is _DRAFTS else Turn(0, slots)

@@ -195,9 +195,10 @@ class Inputs:
         flat.fill_begins(arrays, ((0, table),), self.room.batch.tiling, recent)
         self.room.settle.fill(arrays["settle"], (judged,))
 
-    def count_down(self, judged: slice | list[int]) -> None:
-        """These of the judged requests may emit one token less."""
-        self._caps[judged] -= 1
+    def count_down(self, judged: slice | list[int], tokens: NDArray[np.int32] | int = 1) -> None:
+        """These of the judged requests may emit so many tokens less, but one."""
+        caps = self._caps
+        caps[judged] = np.maximum(1, caps[judged] - tokens)
 
     @property
     def fewest_left(self) -> int:

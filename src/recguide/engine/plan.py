@@ -45,12 +45,7 @@ def lay_out(
         turn: what a policy planned; None goes by the request's method and block size.
     """
     if chunk:
-        end = min(request.cached + chunk, request.prefill_end)
-        picks = end == request.prefill_end and not request.emitted and request.remaining > 0
-        scored = min(end, len(request.prompt) - 1) - request.cached if request.is_scoring else 0
-        then = _continued(turn, mask) if picks and not scored else None
-        tokens = request.known(request.cached, end)
-        return rows.prefill(index, request.cached, tokens, picks=picks, scored=scored, then=then)
+        return prefill(request, index, request.cached, chunk, _continued(turn, mask))
     if turn is not None and mask is not None:
         return _planned(request, index, mask, turn)
 
@@ -64,6 +59,16 @@ def lay_out(
         return rows.draft(index, request.cached, draft, adapter=adapter)
     branches = rows.fit_branches(request.method.branches(draft), request.block, request.remaining)
     return rows.verify(index, request.cached, draft.tokens, branches, mask=mask, adapter=adapter, draft=draft)
+
+
+def prefill(request: Request, index: int, start: int, chunk: int, then: Continued | None = None) -> Layout:
+    """So many of a request's tokens from `start` on, at most; `then` runs beside the end that emits."""
+    end = min(start + chunk, request.prefill_end)
+    picks = end == request.prefill_end and not request.emitted and request.remaining > 0
+    scored = min(end, len(request.prompt) - 1) - start if request.is_scoring else 0
+    tokens = request.known(start, end)
+    beside = then if picks and not scored else None
+    return rows.prefill(index, start, tokens, picks=picks, scored=scored, then=beside)
 
 
 def _planned(request: Request, index: int, mask: int, turn: Turn) -> Layout:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import mul
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from recguide.core import MAX_BLOCK
 from recguide.engine.plan import Turn
 from recguide.engine.request import Request
 from recguide.engine.rounds import Verdict
-from recguide.engine.scheduler import Scheduled
+from recguide.engine.scheduler import Scheduled, prefill_share
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.batching import batching_named, width
 from recguide.guidance.history import History
@@ -77,6 +77,27 @@ class Planned:
     rate: float = 0.0
 
 
+class Flying(NamedTuple):
+    """A request whose forward runs, and what it does in it.
+
+    Attributes:
+        drafts: slots of the draft that it makes, 0 for none.
+        verifies: slots of the draft that it verifies; 0 if it makes one, or emits one token.
+    """
+
+    scheduled: Scheduled
+    drafts: int
+    verifies: int
+
+    @property
+    def request(self) -> Request:
+        return self.scheduled.request
+
+    @property
+    def is_plain(self) -> bool:
+        return not self.drafts and not self.verifies
+
+
 class _Foreseen(NamedTuple):
     """What was planned for these requests before the outcome of a forward was known."""
 
@@ -84,9 +105,11 @@ class _Foreseen(NamedTuple):
     requests: list[Request]
 
     def came_true(self, decoding: Sequence[Request]) -> bool:
-        """Whether they decode, and none of them has a draft in hand; whoever prefills beside them."""
+        """Whether plain steps were planned for them that they may take; whoever prefills beside them."""
         chosen = [request for request in decoding if request.policy is not None]
-        return chosen == self.requests and all(request.draft is None for request in chosen)
+        if chosen != self.requests or any(request.draft is not None for request in chosen):
+            return False
+        return all(map(_is_step, self.planned.turns.values()))
 
 
 class Planner:
@@ -112,6 +135,8 @@ class Planner:
         self._foreseen: _Foreseen | None = None
         self._standing: tuple[Sequence[Scheduled], _Foreseen] | None = None
         """Plain steps that went on with the plan that they had, and that."""
+        self._waits = False
+        """Policies were asked what follows the forward that runs, and are ready for the step that waits."""
 
     # --- a scheduler's planner ------------------------------------------------------------------------------
 
@@ -121,7 +146,9 @@ class Planner:
             chosen, self.planned = foreseen.requests, foreseen.planned
         else:
             chosen, given = _chosen(decoding, prefill)
-            self.planned = self._decide(chosen, given, room) if chosen else Planned()
+            planned = self._decide(dict.fromkeys(chosen), given, room) if chosen else Planned()
+            assert planned is not None, "a policy always says what to do about what it knows"
+            self.planned = planned
         for request in chosen:
             request.waited = 0 if request in self.planned.turns else request.waited + 1
 
@@ -133,33 +160,65 @@ class Planner:
 
     # --- one step ahead -------------------------------------------------------------------------------------
 
-    def foresee(self, plan: Sequence[Scheduled]) -> bool:
-        """Plans for what follows a forward before its outcome is known; true if it is `plan`: plain steps.
-
-        Behind them come the prompts of newcomers, of which no policy is asked. Steps go on with the plan that
-        they have for as long as policies let them. When these are asked, histories lack one step's entropy,
-        and nothing else.
-        """
+    def steps_on(self, plan: Sequence[Scheduled]) -> bool:
+        """Whether plain steps, behind which others like them follow, go on with the plan that they have."""
         if self._stands(plan):
             return True
-        requests = [one.request for one in plan if one.layout.phase is not _PREFILLS]
-        chosen = [request for request in requests if request.policy is not None]
+        chosen = [one.request for one in plan if one.request.policy is not None]
         self._foreseen = None
-        if not chosen:
-            return True
-        same = self._going_on(chosen)
-        if same is not None:
+        if chosen:
+            same = self._going_on(chosen)
+            if same is None:
+                return False
             self._foreseen = _Foreseen(same, chosen)
             self._standing = plan, self._foreseen
-            return True
-        others = [_next(request) for request in requests if request.policy is None]
-        given = _Given(len(others), sum(others), sum(others))
-        for one in plan[len(requests) :]:
-            given = given.and_(one.layout.query_tokens, one.request.cached)
-        planned = self._decide(chosen, given, self._most, ahead=True)
-        self._foreseen = _Foreseen(planned, chosen)
-        turns = planned.turns.values()
-        return len(turns) == len(chosen) and all(turn.verified == 1 and not turn.branches for turn in turns)
+        return True
+
+    def foresee(
+        self, flying: Sequence[Flying], prefill: Sequence[tuple[Request, int]], most: int
+    ) -> dict[Request, Turn] | None:
+        """Plans for what follows a forward before its outcome is known; None where a policy waits for it.
+
+        Plain steps go on with the plan that they have for as long as policies let them.
+
+        Args:
+            flying: who goes on.
+            prefill: who prefills beside them, and what each has cached; no policy is asked of them.
+            most: query tokens of what follows at most.
+        """
+        self._foreseen = None
+        chosen = [one for one in flying if one.request.policy is not None]
+        requests = [one.request for one in chosen]
+        if not chosen:
+            return {}
+        same = self._going_on(requests) if all(one.is_plain for one in chosen) else None
+        planned = same or self._ahead(flying, chosen, prefill, most)
+        if planned is None:
+            return None
+        self._foreseen = _Foreseen(planned, requests)
+        return planned.turns
+
+    def _ahead(
+        self,
+        flying: Sequence[Flying],
+        chosen: Sequence[Flying],
+        prefill: Sequence[tuple[Request, int]],
+        most: int,
+    ) -> Planned | None:
+        if not self._all_run:
+            return None
+        given = _Given()
+        for one in flying:
+            if one.request.policy is None:
+                given = given.and_(_tokens_behind(one), one.request.prefill_end)
+        needs = [(request, request.prefill_end - cached) for request, cached in prefill]
+        share = prefill_share(needs, most)
+        for (_, need), (_, cached) in zip(needs, prefill, strict=True):
+            given = given.and_(min(need, share), cached)
+        self._waits = True
+        planned = self._decide({one.request: one for one in chosen}, given, most - share)
+        self._waits = planned is None
+        return planned
 
     def _stands(self, plan: Sequence[Scheduled]) -> bool:
         """Whether the same requests go on once more with the same plan."""
@@ -200,6 +259,9 @@ class Planner:
 
     def prepare(self) -> None:
         """Lets policies get ready for the step after the one that runs."""
+        if self._waits:
+            self._waits = False
+            return
         for decided in self.planned.decided:
             decided.policy.prepare(decided.view)
 
@@ -210,8 +272,12 @@ class Planner:
 
     # --- deciding -------------------------------------------------------------------------------------------
 
-    def _decide(self, chosen: Sequence[Request], given: _Given, room: int, *, ahead: bool = False) -> Planned:
-        """`room`: tokens that decoding may take; prefill gives way to that."""
+    def _decide(self, chosen: Mapping[Request, Flying | None], given: _Given, room: int) -> Planned | None:
+        """What policies plan for these requests, for those whose forward runs before its outcome is known;
+        None if one of them waits for that.
+
+        `room`: tokens that decoding may take; prefill gives way to that.
+        """
         most = given.tokens + room
         decided: list[Decided] = []
         turns: dict[Request, Turn] = {}
@@ -219,8 +285,16 @@ class Planner:
         last = next(reversed(groups), None)
         for name, requests in groups.items():
             policy = self._policy(name)
-            view = _view(requests, given, most, ahead=ahead)
-            plan = fitted(policy.decide(view), [request.largest for request in requests])
+            flying = [one for request in requests if (one := chosen[request]) is not None]
+            if flying:
+                view = _view_behind(flying, given, most)
+                ahead = policy.ahead(view)
+                if ahead is None:
+                    return None
+            else:
+                view = _view(requests, given, most)
+                ahead = policy.decide(view)
+            plan = fitted(ahead, [request.largest for request in requests])
             teaches = len(plan.branches.request) > 0 or bool(view.draft.any())
             decided.append(Decided(policy, requests, view, plan, teaches))
             if self._all_run and name == last:
@@ -296,7 +370,7 @@ def _opens(request: Request, tokens: int) -> bool:
     return ends and request.policy is not None and request.remaining > 0 and not request.is_scoring
 
 
-def _by_policy(requests: Sequence[Request]) -> dict[str, list[Request]]:
+def _by_policy(requests: Iterable[Request]) -> dict[str, list[Request]]:
     groups: dict[str, list[Request]] = {}
     for request in requests:
         assert request.policy is not None, "only requests with a policy are chosen"
@@ -304,25 +378,51 @@ def _by_policy(requests: Sequence[Request]) -> dict[str, list[Request]]:
     return groups
 
 
-def _view(requests: Sequence[Request], given: _Given, most: int, *, ahead: bool) -> View:
-    """What a policy sees; `ahead` as if each had taken a plain step more."""
-    histories = [request.history for request in requests if request.history is not None]
+def _view(requests: Sequence[Request], given: _Given, most: int) -> View:
+    """What a policy sees."""
     drafts = [() if request.draft is None else request.draft.margins for request in requests]
-    facts = np.array(
-        [
-            (len(draft), history.previous, history.full, history.idle, request.prefill_end, request.remaining)
-            for request, history, draft in zip(requests, histories, drafts, strict=True)
-        ],
-        np.int64,
-    )
-    if ahead:
-        facts[:, 1:3] = 1, 0
-        facts[:, 3:] += 1, 1, -1
-    draft, previous, full, idle, prefix, remaining = np.ascontiguousarray(facts.T)
+    facts = [
+        (len(draft), history.previous, history.full, history.idle, request.prefill_end, request.remaining)
+        for request, history, draft in zip(requests, _histories(requests), drafts, strict=True)
+    ]
+    return _seen(requests, facts, drafts, given, most)
+
+
+def _view_behind(flying: Sequence[Flying], given: _Given, most: int) -> View:
+    """What it sees of requests whose forward runs: see `guidance.view.View.blind`."""
+    requests = [one.request for one in flying]
+    facts: list[tuple[int, int, int, int, int, int]] = []
+    drafts: list[Sequence[float]] = []
+    for one, history in zip(flying, _histories(requests), strict=True):
+        request, draft = one.request, one.scheduled.layout.draft
+        step = one.is_plain
+        moved = step + one.verifies
+        previous, full = (1, False) if step else (history.previous, history.full)
+        left = max(1, request.remaining - moved)
+        facts.append((one.drafts, previous, full, history.idle + step, request.prefill_end + moved, left))
+        drafts.append(draft.margins[: one.verifies] if draft is not None and one.verifies else ())
+    seen = _seen(requests, facts, drafts, given, most)
+    verifying = np.array([one.verifies for one in flying], np.int64)
+    return replace(seen, blind=True, verifying=verifying)
+
+
+def _histories(requests: Sequence[Request]) -> list[History]:
+    return [request.history for request in requests if request.history is not None]
+
+
+def _seen(
+    requests: Sequence[Request],
+    facts: Sequence[tuple[int, ...]],
+    margins: Sequence[Sequence[float]],
+    given: _Given,
+    most: int,
+) -> View:
+    columns = np.ascontiguousarray(np.array(facts, np.int64).T)
+    draft, previous, full, idle, prefix, remaining = columns
     return View(
         draft=draft,
-        margins=_margins(drafts),
-        signals=np.array([history.signals for history in histories], np.float64),
+        margins=_margins(margins),
+        signals=np.array([history.signals for history in _histories(requests)], np.float64),
         previous=previous,
         full=full > 0,
         idle=idle,
@@ -371,9 +471,13 @@ def _take_turns(
         request.block = longest if request.draft is None else max(longest, len(request.draft.tokens))
 
 
-def _next(request: Request) -> int:
-    """Where it will stand after a forward in which it emits a token: cached tokens."""
-    return max(request.cached + 1, request.prefill_end)
+def _is_step(turn: Turn) -> bool:
+    return turn.verified == 1 and not turn.block and not turn.branches
+
+
+def _tokens_behind(one: Flying) -> int:
+    """Query tokens that a request without a policy may take next."""
+    return one.drafts or (one.request.block if one.request.method.drafts else 1)
 
 
 # --- what came of it ----------------------------------------------------------------------------------------
@@ -414,7 +518,13 @@ def observe(
         if len(rows) < len(decided.requests):
             chosen = np.array(rows, np.int64)
             view, plan = view.only(chosen), plan.only(chosen)
+        if view.blind:  # by now the drafts are known
+            view = replace(view, margins=_margins([_margins_of(verdict) for _, verdict in found]))
         decided.policy.observe(view, plan, outcome)
+
+
+def _margins_of(verdict: Verdict) -> Sequence[float]:
+    return () if verdict.layout.draft is None else verdict.layout.draft.margins
 
 
 def _as_planned(verdict: Verdict | None) -> bool:

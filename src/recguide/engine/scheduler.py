@@ -12,7 +12,7 @@ from recguide.core import light
 from recguide.engine.request import Request
 from recguide.kv.pages import OutOfPages, PagePool
 from recguide.kv.prefix_tree import PrefixTree
-from recguide.speculation.rows import Layout
+from recguide.speculation.rows import Layout, Phase
 
 
 class Planner(Protocol):
@@ -50,6 +50,8 @@ SCORED_TOKENS = 256
 """Tokens of prompts that a forward is asked about at most: each takes logits of the whole vocabulary."""
 
 _arrival = attrgetter("arrival")
+_PREFILLS = Phase.PREFILL
+"""Looked up once: an enumeration answers slowly."""
 
 
 @light
@@ -143,12 +145,13 @@ class Scheduler:
         rest = self.max_batch_tokens
         if prefilling and self._prefill_first:
             decoding = []
-        room = rest - _prefill_share(prefilling, rest)
-        planner.begin(decoding, list(_chunks(prefilling, max(rest - room, rest - len(decoding)))), room)
+        needs = [(request, request.prefill_end - request.cached) for request in prefilling]
+        room = rest - prefill_share(needs, rest)
+        planner.begin(decoding, list(chunks(needs, max(rest - room, rest - len(decoding)))), room)
         rest -= self._decode(decoding, room, plan, planner)
         self._prefill_first = bool(prefilling) and rest <= 0
         scored = 0
-        for request, tokens in _chunks(prefilling, rest):
+        for request, tokens in chunks(needs, rest):
             if request.is_scoring:
                 tokens = min(tokens, SCORED_TOKENS - scored)
                 if tokens < 1:
@@ -159,18 +162,35 @@ class Scheduler:
             plan.append(Scheduled(request, layout))
         return plan
 
-    def newcomers(self, flying: Sequence[Request]) -> list[Request] | None:
-        """Admits whom there is room for beside those that are `flying`, all of them running.
+    def is_joined(self, running: int) -> bool:
+        """Whether others run beside so many, newcomers whom there is room for among them."""
+        self._admit()
+        return len(self.running) > running
 
-        None if others than newcomers run: what they do next is for `schedule` to say.
+    def prefills_behind(self, plan: Sequence[Scheduled]) -> list[tuple[Request, int]] | None:
+        """Who prefills behind a forward that runs, newcomers whom there is room for among them, and what each
+        will have cached by then.
+
+        None if anyone else runs who is not in that forward, or if the next one is the prefills' alone, or if
+        some ask about their prompts: what comes next is for `schedule` to say then.
         """
         self._admit()
-        if len(self.running) == len(flying):
-            return []
-        here = set(flying)
-        others = [request for request in self.running if request not in here]
-        new = all(request.cached < request.prefill_end and not request.is_scoring for request in others)
-        return others if new else None
+        behind = {
+            one.request: one.request.cached + len(one.layout.rows[0].tokens)
+            if one.layout.phase is _PREFILLS
+            else one.request.prefill_end
+            for one in plan
+        }
+        prefilling: list[tuple[Request, int]] = []
+        for request in self.running:
+            cached = behind.get(request, request.cached)
+            if cached < request.prefill_end:
+                if request.is_scoring or self._prefill_first:
+                    return None
+                prefilling.append((request, cached))
+            elif request not in behind:
+                return None
+        return prefilling
 
     def reserve(self, plan: Sequence[Scheduled]) -> list[int] | None:
         """Makes room for a plan without taking it from anyone; None if there is too little.
@@ -310,22 +330,26 @@ class Scheduler:
         )
 
 
-def _prefill_share(prefilling: Sequence[Request], tokens: int) -> int:
-    """Tokens that decoding leaves to prefill."""
-    wanted = sum([request.prefill_end - request.cached for request in prefilling])
+Need = tuple[Request, int]
+"""A request that prefills, and the tokens that it lacks."""
+
+
+def prefill_share(needs: Sequence[Need], tokens: int) -> int:
+    """Of so many tokens of a forward, those that decoding leaves to prefill."""
+    wanted = sum([need for _, need in needs])
     return min(wanted, max(1, tokens // PREFILL_SHARE)) if wanted else 0
 
 
-def _chunks(prefilling: Sequence[Request], tokens: int) -> Iterator[tuple[Request, int]]:
-    """Who prefills how many of so many tokens.
+def chunks(needs: Sequence[Need], tokens: int) -> Iterator[tuple[Request, int]]:
+    """Who prefills how many of so many tokens; `needs` are the oldest's first.
 
     Half of them are the oldest's, so that it always advances; the rest goes to those that need the least, so
     that nobody waits for a long prompt; what is left is the oldest's again.
     """
-    if not prefilling or tokens <= 0:
+    if not needs or tokens <= 0:
         return
-    oldest, *others = prefilling
-    need = {request: request.prefill_end - request.cached for request in prefilling}
+    need = dict(needs)
+    oldest, *others = need
     rest = tokens - min(need[oldest], -(-tokens // 2))
     given: list[tuple[Request, int]] = []
     for request in sorted(others, key=need.__getitem__):

@@ -16,7 +16,7 @@ from recguide.guidance.learner import Learner
 from recguide.guidance.margins import MarginBins
 from recguide.guidance.menu import Menus
 from recguide.guidance.options import Options
-from recguide.guidance.outlook import Outlooks, chance, log_odds
+from recguide.guidance.outlook import Choice, Outlooks, chance, log_odds
 from recguide.guidance.value import ValueTable, strata
 from recguide.guidance.view import Outcome, Plan, View
 
@@ -75,14 +75,13 @@ class Beliefs:
         self._made_at = self._shifts()
         self._age, self._stale = 0, False
         self.menus = self._fresh_menus()
-        self._bare: Menus | None = None
+        self._fewer: dict[Choice, Menus] = {}
 
-    @property
-    def bare(self) -> Menus:
-        """Menus without branches, of the same time."""
-        if self._bare is None:
-            self._bare = Menus.of(self.menus.block, self.menus.head, bare=True)
-        return self._bare
+    def menus_of(self, choice: Choice) -> Menus:
+        """Those with less to choose, of the same time."""
+        if choice not in self._fewer:
+            self._fewer[choice] = Menus.of(self.menus.block, self.menus.head, choice)
+        return self._fewer[choice]
 
     def cell(self, view: View) -> Ints:
         """[R] as ValueTable.cell, by look-up."""
@@ -105,6 +104,16 @@ class Beliefs:
         last = np.minimum(draft, view.remaining.take(rows))
         passing *= np.arange(width) < last[:, None]
         return InHand(rows, odds, np.multiply.accumulate(passing, axis=1), place)
+
+    def passing(self, view: View) -> Floats:
+        """[R] probability that the blocks pass which a blind view's requests verify, all of whom do."""
+        at = np.minimum(self._blocks.searchsorted(view.verifying), len(self._blocks) - 1)
+        width = int(view.verifying.max())
+        odds = self._likely.take(at * self.table.cells + self.cell(view), axis=0)[:, :width]
+        odds *= self._given[at, None]
+        odds *= self._ratio.take(self._bins.of(view.margins[:, :width]))
+        odds *= np.arange(width) < view.verifying[:, None]
+        return np.multiply.reduce(1 / (1 + odds), axis=1)
 
     def slots(
         self, draft: int, cell: int, margins: Sequence[float]
@@ -159,7 +168,8 @@ class Beliefs:
         shifts = self._shifts()
         if not self._outlooks.make_one(dict(zip(self.table.blocks, shifts, strict=False))):
             self._made_at, self._age, self._stale = shifts, 0, False
-            self.menus, self._bare = self._fresh_menus(), None
+            self.menus = self._fresh_menus()
+            self._fewer.clear()
 
     def _learn_slots(self, view: View, cell: Ints, plan: Plan, outcome: Outcome) -> None:
         hand = self.in_hand(view, cell)

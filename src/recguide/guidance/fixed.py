@@ -35,6 +35,9 @@ class Fixed(Unlearning):
         block = recipe(len(view)) if self.block is None else self.block
         return whole_blocks(view, np.full(len(view), block, np.int64), Branches.none())
 
+    def ahead(self, view: View) -> Plan | None:
+        return self.decide(view)
+
     def again(self, requests: int) -> bool:
         """What it plans depends on the load alone."""
         return (recipe(requests) if self.block is None else self.block) < 2

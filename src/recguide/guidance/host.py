@@ -1,9 +1,10 @@
 """The host's time: how long a device waits for it before a step, by what kind of step it is.
 
-Plain steps run ahead of the host, so that hardly any of its time shows; all others wait for it, those with
-branches a little longer. A cost table knows nothing of that. So it is timed while steps run, and what is
-found are discrete costs of leaving plain decoding, and of branches: the same however much is drafted. What
-else a step takes longer than its table says is not among them: that grows with what is drafted.
+Plain steps run ahead of the host, and so do drafts and verifications that are planned before the outcome of
+the forward before is known: hardly any of its time shows. All others wait for it, those with branches a
+little longer. A cost table knows nothing of that. So it is timed while steps run, and what is found are
+discrete costs of leaving plain decoding, of knowing more, and of branches: the same however much is drafted.
+What else a step takes longer than its table says is not among them: that grows with what is drafted.
 """
 
 from __future__ import annotations
@@ -33,12 +34,16 @@ class Kind(IntEnum):
     PLAIN = 0
     DRAFTS = 1
     BRANCHES = 2
+    AHEAD = 3
+    """Drafts and verifications that were planned while the forward before ran."""
 
 
 def kind_of(view: View, plan: Plan) -> Kind:
     if len(plan.branches.request):
         return Kind.BRANCHES
-    return Kind.PLAIN if is_plain(view, plan) else Kind.DRAFTS
+    if is_plain(view, plan):
+        return Kind.PLAIN
+    return Kind.AHEAD if view.blind else Kind.DRAFTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +52,17 @@ class Host:
 
     Attributes:
         plain: of a plain step behind another one of the same requests.
-        other: of any other without branches; `branches` of those with, None for the same.
+        other: of any other without branches; `branches` of those with, `ahead` of those that were planned
+            while the forward before ran; None for the same.
     """
 
     plain: tuple[float, float] = (0.0, 0.0)
     other: tuple[float, float] = (0.0, 0.0)
     branches: tuple[float, float] | None = None
+    ahead: tuple[float, float] | None = None
 
     def ms(self, requests: int, kind: Kind) -> float:
-        step, each = (self.plain, self.other, self.branches or self.other)[kind]
+        step, each = (self.plain, self.other, self.branches or self.other, self.ahead or self.other)[kind]
         return step + each * requests
 
 
@@ -64,21 +71,25 @@ class HostClock:
 
     Args:
         in_ms: forwards' times are milliseconds of this machine. Those of an assumed table are in some unit,
-            in which plain steps take what the table says.
+            in which forwards take what the table says.
+
+    Attributes:
+        runs_ahead: whether steps with drafts may be planned while the forward before runs.
     """
 
     def __init__(self, *, in_ms: bool = True) -> None:
+        self.runs_ahead = False
         self._unit = 1.0 if in_ms else None
         self._ratios: deque[float] | None = None if in_ms else deque(maxlen=WINDOW)
-        self._kinds: tuple[dict[int, _Window], ...] = ({}, {}, {})
+        self._kinds: tuple[dict[int, _Window], ...] = tuple([{} for _ in Kind])
         self._said: dict[tuple[int, Kind], float] = {}
         """What was found since windows said something else."""
 
     def add(self, requests: int, forward_ms: float, step_ms: float, waited_ms: float, kind: Kind) -> None:
         """A step took `step_ms` from the landing before it to its own, its forward by the table so much, and
         for `waited_ms` the device had nothing to do."""
-        if self._ratios is not None and kind is Kind.PLAIN:
-            self._ratios.append(step_ms / forward_ms)
+        if self._ratios is not None:
+            self._ratios.append((step_ms - waited_ms) / forward_ms)
             self._unit = median(self._ratios) if len(self._ratios) >= LEAST else None
         if self._unit is not None:
             windows = self._kinds[kind]
@@ -103,9 +114,13 @@ class HostClock:
             return self.ms(requests, Kind.DRAFTS) if kind is Kind.BRANCHES else 0.0
         return windows[min(known, key=lambda other: abs(other - bucket))].ms
 
+    def bare_ms(self, requests: int) -> float:
+        """Of a step with drafts for which no branch is ever opened."""
+        return self.ms(requests, Kind.AHEAD if self.runs_ahead else Kind.DRAFTS)
+
     def detour_ms(self, requests: int) -> float:
         """What a step takes longer because it is not plain steps alone."""
-        return max(0.0, self.ms(requests, Kind.DRAFTS) - self.ms(requests, Kind.PLAIN))
+        return max(0.0, self.bare_ms(requests) - self.ms(requests, Kind.PLAIN))
 
     def fork_ms(self, requests: int) -> float:
         """What a step takes longer again because it has branches."""

@@ -51,9 +51,10 @@ class Markets:
             return prepared.market
         return self._known.get(self._few(view, cell), prepared.market)
 
-    def prepare(self, view: View, cell: Ints) -> None:
+    def prepare(self, view: View, cell: Ints) -> Market:
         """For the step after that of these requests."""
         self._prepared = _Prepared(self._of(view, cell), _first(view))
+        return self._prepared.market
 
     def _of(self, view: View, cell: Ints) -> Market:
         if len(view) > SELDOM_OTHERS:

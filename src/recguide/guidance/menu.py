@@ -12,7 +12,7 @@ import numpy as np
 
 from recguide.guidance.arrays import Floats
 from recguide.guidance.hull import Hulls, hulls
-from recguide.guidance.outlook import Outlook
+from recguide.guidance.outlook import Choice, Outlook
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Menus:
             on. At any price the best item is one of them.
         hulls: the steps between them.
         block: block → its outlook.
-        head: [cells] probability that a continuation beside an AR step is right; 0 in bare ones.
-        bare: there are no branches.
+        head: [cells] probability that a continuation beside an AR step is right; 0 without branches.
+        choice: what is chosen of drafts in hand.
     """
 
     n: Floats
@@ -33,21 +33,22 @@ class Menus:
     hulls: Hulls
     block: Mapping[int, Outlook]
     head: Floats
-    bare: bool
+    choice: Choice
     _acceptance: Floats
     _spent: Floats
     _forwards: Floats
     """[levels, blocks, cells] A, query tokens, and how many forwards of a draft's kind a draft lasts for."""
 
     @classmethod
-    def of(cls, outlooks: Mapping[int, Outlook], head: Floats, *, bare: bool = False) -> Menus:
-        if bare:
-            outlooks = {block: outlook.bare for block, outlook in outlooks.items()}
+    def of(cls, outlooks: Mapping[int, Outlook], head: Floats, choice: Choice = Choice.ALL) -> Menus:
+        branches = choice is Choice.ALL
+        if not branches:
+            outlooks = {block: outlook.of(choice) for block, outlook in outlooks.items()}
             head = np.zeros_like(head)
         columns = [(np.ones((len(head), 1)), np.ones((len(head), 1)))]
         for block, outlook in outlooks.items():
             columns.append(drafting(block, outlook))
-            if not bare:
+            if branches:
                 columns.append(stepping(block, outlook, head))
         n, y = (np.concatenate(parts, axis=1) for parts in zip(*columns, strict=True))
         found = hulls(n, y)
@@ -57,7 +58,7 @@ class Menus:
         lasting = [1 / (1 - of.reuse) for of in outlooks.values()]
         made = [of.acceptance for of in outlooks.values()]
         by_level = [_levels_first(parts) for parts in (made, spent, lasting)]
-        return cls(n, y, found, outlooks, head, bare, by_level[0], by_level[1], by_level[2])
+        return cls(n, y, found, outlooks, head, choice, by_level[0], by_level[1], by_level[2])
 
     def net(self, price: float, token: Floats | float = 1.0) -> Floats:
         """[cells] g: the best mean of (tokens − μ·n) per forward.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,18 @@ LEVELS = (
     *((0.3, least) for least in (0.4, 0.6)),
 )
 """(least probability that a verified slot is emitted, least probability that a branch is reused)."""
-_BARE = [number for number, (_, branch) in enumerate(LEVELS) if branch == NEVER]
+
+
+class Choice(Enum):
+    """What is chosen of drafts in hand; values are the levels that are left."""
+
+    ALL = tuple(range(len(LEVELS)))
+    BARE = tuple([number for number, (_, branch) in enumerate(LEVELS) if branch == NEVER])
+    """Slots to verify, and no branches."""
+    NOTHING = (LEVELS.index((0.0, NEVER)),)
+    """They are verified whole: all that can be planned before they are made."""
+
+
 Reals = NDArray[np.floating[Any]]
 _BY_SLOT = {
     slot: tuple(sorted(level for level in LEVELS if level[0] == slot))
@@ -57,10 +69,11 @@ class Outlook:
     branches: Floats
     reuse: Floats
 
-    @property
-    def bare(self) -> Outlook:
-        """At the levels without branches."""
-        return Outlook(*(getattr(self, name)[:, _BARE] for name in Outlook.__slots__))
+    def of(self, choice: Choice) -> Outlook:
+        """At the levels that a choice leaves."""
+        if choice is Choice.ALL:
+            return self
+        return Outlook(*(getattr(self, name)[:, list(choice.value)] for name in Outlook.__slots__))
 
 
 def log_odds(curves: Floats) -> Floats:

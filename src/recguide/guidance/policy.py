@@ -24,6 +24,11 @@ class Policy(Protocol):
         """What each request does in this step; the view has at least one."""
         ...
 
+    def ahead(self, view: View) -> Plan | None:
+        """What each request does in the step behind one that runs, of a view that is blind: that step then
+        waits for no host. It verifies whole drafts and has no branches. None where it pays to wait."""
+        ...
+
     def prepare(self, view: View) -> None:
         """Gets ready for the step after that of this view, while its forward runs. It may be left out."""
         ...

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from recguide.guidance.arrays import Ints
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
 from recguide.guidance.few import FEW, solve_few
+from recguide.guidance.foresight import solve_ahead
 from recguide.guidance.host import HostClock, Kind, kind_of
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.markets import Markets
@@ -40,16 +42,33 @@ class Price:
         return "price"
 
     def decide(self, view: View) -> Plan:
+        cell = self._beliefs.cell(view)
+        return self._with_probes(view, self._solved(view, cell, self._markets.now(view, cell)))
+
+    def ahead(self, view: View) -> Plan | None:
+        """Branches need margins, and nothing else is worth waiting for: in simulation what verifications said
+        last, and which slots of a draft are worth verifying, bring less than the host's time costs."""
+        self._host.runs_ahead = True
+        cell = self._beliefs.cell(view)
+        market = self._markets.prepare(view, cell)
+        if not market.ahead:
+            return None
+        drafted = bool(view.draft.any())
+        if market.plain and not drafted:
+            return self._with_probes(view, _plain(view, market))
+        detour = 0.0 if drafted else self._host.detour_ms(len(view))
+        time = self._clock.of_step(view, detour)
+        return self._with_probes(view, solve_ahead(view, self._beliefs, market, time))
+
+    def _with_probes(self, view: View, plan: Plan) -> Plan:
         stood, probes, requests = self._standing, self._probes, len(view)
-        plan = probes.among(view, self._solved(view), stood.requests * stood.taken)
+        plan = probes.among(view, plan, stood.requests * stood.taken)
         plain = stays_plain(view, plan)
         stood.begin(requests, plain=plain, due=probes.steps_left(requests) if plain else 0)
         return plan
 
-    def _solved(self, view: View) -> Plan:
+    def _solved(self, view: View, cell: Ints, market: Market) -> Plan:
         beliefs, clock = self._beliefs, self._clock
-        cell = beliefs.cell(view)
-        market = self._markets.now(view, cell)
         drafted = bool(view.draft.any())
         if market.plain and not drafted:
             return _plain(view, market)

@@ -1,6 +1,7 @@
 """Simulation: the engine's rounds over drawn or recorded acceptances, with a cost table for a clock.
 
-It calls the policies that the engine calls, on the same views. What it leaves out: prefill, memory, and that
+It calls the policies that the engine calls, on the same views, and where the host is told to take less for
+steps that are planned ahead, lets them plan so. What it leaves out: prefill, memory, and that
 plain steps which run ahead are planned once for several. The host's time is what it is told. Deterministic by
 the traffic's and the arrivals' seeds.
 """
@@ -8,6 +9,7 @@ the traffic's and the arrivals' seeds.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from recguide.guidance.oracle import Oracle
 from recguide.guidance.policy import Policy
 from recguide.guidance.tally import Tally, kind
 from recguide.guidance.traffic import WIDEST, Traffic
-from recguide.guidance.view import Branches, Head, Outcome, Plan, View
+from recguide.guidance.view import Branches, Head, Outcome, Plan, View, behind
 
 NO_TIME = Host()
 
@@ -39,6 +41,8 @@ class _Run:
     ) -> None:
         self._traffic, self._policy, self._clock, self._host = traffic, policy, clock, host
         self._plain = False
+        self._foreseen: tuple[View, Plan] | None = None
+        """What was planned for the seats before the outcome of the forward before was known."""
         self._load, self._batching = load, batching
         seats = load.seats
         self._active = np.zeros(seats, np.bool_)
@@ -51,6 +55,8 @@ class _Run:
         self._waited = np.zeros(seats, np.int64)
         self._born = np.zeros(seats)
         self._counted = np.zeros(seats, np.bool_)
+        self._fresh = np.zeros(seats, np.bool_)
+        """Seats whose text began behind that forward."""
         self._history = [History() for _ in range(seats)]
         self._now, self._ended, self._next = 0.0, 0, 0
         self._queue: deque[float] = deque(self._arrivals())
@@ -94,7 +100,7 @@ class _Run:
                 first = self._next < self._load.seats
                 self._position[seat] = self._length[seat] * self._next // self._load.seats if first else 0
                 born = self._now
-            self._active[seat], self._born[seat] = True, born
+            self._active[seat], self._born[seat], self._fresh[seat] = True, born, True
             self._counted[seat] = self._counting
             self._draft[seat] = self._waited[seat] = 0
             self._history[seat] = History()
@@ -108,15 +114,15 @@ class _Run:
     def _forward(self, seats: Ints) -> None:
         self._seats = seats
         view = self._view(seats)
-        plan = self._policy.decide(view)
-        self._policy.prepare(view)
+        seen, plan = self._planned(seats, view)
         run, tokens = self._batching(view, plan, self._waited[seats])
+        self._foresee(view, plan, all_run=len(run) == len(seats))
         self._waited[seats] += 1
         self._waited[seats[run]] = 0
-        seats, view, plan = seats[run], view.only(run), plan.only(run)
+        seats, view, seen, plan = seats[run], view.only(run), seen.only(run), plan.only(run)
         prefix, pairs = view.prefix.sum(), (plan.query_tokens * view.prefix).sum()
         ms = float(self._clock.ms(np.array(tokens), float(prefix), float(pairs)))
-        waited = self._host_ms(view, plan)
+        waited = self._host_ms(seen, plan)
         ms += waited
         counting = self._counting
         self._pass(ms)
@@ -124,14 +130,39 @@ class _Run:
         if counting:
             self._count(plan, tokens)
         self._policy.observe(view, plan, outcome)
-        self._policy.timed(view, plan, ms, waited)
+        self._policy.timed(seen, plan, ms, waited)
         self._end(seats)
+
+    def _planned(self, seats: Ints, view: View) -> tuple[View, Plan]:
+        """What is planned, and by what; whoever is new takes a step beside what was foreseen."""
+        foreseen, self._foreseen = self._foreseen, None
+        fresh = self._fresh[seats]
+        self._fresh[:] = False
+        if foreseen is None or len(foreseen[0]) != len(seats):
+            return view, self._policy.decide(view)
+        seen, plan = foreseen
+        if fresh.any():
+            block, verified = np.where(fresh, 0, plan.block), np.where(fresh, 1, plan.verified)
+            plan = replace(plan, block=block, verified=verified)
+        return seen, plan
+
+    def _foresee(self, view: View, plan: Plan, *, all_run: bool) -> None:
+        """Lets the policy plan ahead, where that costs the host another time and all requests' rounds go on;
+        else it gets ready for the next step."""
+        if self._host.ahead is not None and all_run and not len(plan.branches.request):
+            seen = behind(view, plan)
+            ahead = self._policy.ahead(seen)
+            if ahead is not None:
+                self._foreseen = seen, ahead
+                return
+        self._policy.prepare(view)
 
     def _host_ms(self, view: View, plan: Plan) -> float:
         """Plain steps run ahead of the host behind other plain steps, whoever comes or goes."""
         kind = kind_of(view, plan)
         plain, self._plain = self._plain, kind is Kind.PLAIN
-        return self._host.ms(len(view), Kind.DRAFTS if self._plain and not plain else kind)
+        waits = self._plain and not plain and not view.blind
+        return self._host.ms(len(view), Kind.DRAFTS if waits else kind)
 
     def _reach(self) -> Ints:
         """[R] how far drafts get that begin now."""

@@ -13,6 +13,10 @@ class Unlearning:
     def prepare(self, view: View) -> None:
         """Nothing has to be ready."""
 
+    def ahead(self, view: View) -> Plan | None:
+        """It wants to know what came of every step."""
+        del view
+
     def again(self, requests: int) -> bool:
         """Every step is planned anew."""
         del requests

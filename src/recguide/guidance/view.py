@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -33,6 +33,10 @@ class View:
         candidates: how many candidates each drafted slot comes with.
         tokens, prefix_tokens, pairs: N, M and X of rows that nobody chooses here, such as prefill.
         most: query tokens of a forward at most.
+        blind: the forward before this step still runs. Of requests whose drafts it makes there are no margins
+            yet. Of those whose drafts it verifies there are, but the signals lack a round, and `prefix` and
+            `remaining` are as if all of the block passed.
+        verifying: [R] slots of those blocks, 0 of others.
     """
 
     draft: Ints
@@ -48,6 +52,8 @@ class View:
     prefix_tokens: int = 0
     pairs: int = 0
     most: int = 1 << 30
+    blind: bool = False
+    verifying: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.draft)
@@ -80,6 +86,8 @@ class View:
             name: getattr(self, name)[chosen]
             for name in ("draft", "margins", "signals", "previous", "full", "idle", "prefix", "remaining")
         }
+        if self.blind:
+            rows["verifying"] = self.verifying[chosen]
         return replace(self, **rows)
 
 
@@ -165,6 +173,22 @@ class Outcome:
     acceptance: Ints
     rank: Ints
     head: Ints
+
+
+def behind(view: View, plan: Plan) -> View:
+    """What is known of the step behind that of a plan without branches before its outcome."""
+    steps = (plan.verified > 0) & (view.draft == 0)
+    return replace(
+        view,
+        draft=plan.block,
+        previous=np.where(steps, 1, view.previous),
+        full=view.full & ~steps,
+        idle=view.idle + steps,
+        prefix=view.prefix + plan.verified,
+        remaining=np.maximum(1, view.remaining - plan.verified),
+        blind=True,
+        verifying=np.where(view.draft > 0, plan.verified, 0),
+    )
 
 
 def is_plain(view: View, plan: Plan) -> bool:

@@ -110,8 +110,8 @@ def host_of(served: Served, cost: CostTable) -> Host:
         steps = [step for step in served.timed if step.kind is kind and step.ms <= usual]
         beyond = [step.beyond_ms(cost) for step in steps]
         each.append((max(0.0, fmean(beyond)), 0.0) if beyond else None)
-    plain, other, branches = each
-    return Host(plain or (0.0, 0.0), other or (0.0, 0.0), branches)
+    plain, other, branches, ahead = each
+    return Host(plain or (0.0, 0.0), other or (0.0, 0.0), branches, ahead)
 
 
 class Noted:
@@ -132,11 +132,21 @@ class Noted:
     def decide(self, view: View) -> Plan:
         began = time.perf_counter()
         plan = self._policy.decide(view)
+        self._note(plan, began)
+        return plan
+
+    def ahead(self, view: View) -> Plan | None:
+        began = time.perf_counter()
+        plan = self._policy.ahead(view)
+        if plan is not None:
+            self._note(plan, began)
+        return plan
+
+    def _note(self, plan: Plan, began: float) -> None:
         if self.served is not None:
             self.ms += 1e3 * (time.perf_counter() - began)
             self.served.planned.update(plan.block[plan.block > 0].tolist())
             self.served.branches.update(plan.branches.head.tolist())
-        return plan
 
     def prepare(self, view: View) -> None:
         self._policy.prepare(view)

@@ -1,0 +1,61 @@
+"""The step behind one that still runs, solved: drafts in hand are verified whole, and whoever is without one
+begins with what is best in the mean over what the verification that runs may say of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from recguide.guidance.arrays import Floats, Ints
+from recguide.guidance.beliefs import Beliefs
+from recguide.guidance.hull import Hulls, spots
+from recguide.guidance.market import Market
+from recguide.guidance.sweep import Base, Increments, Time, best_profit
+from recguide.guidance.view import Branches, Plan, View
+
+
+def solve_ahead(view: View, beliefs: Beliefs, market: Market, time: Time) -> Plan:
+    """Of a view that is blind. `time`: T(N, X) of this step."""
+    verified = np.minimum(view.draft, view.remaining)
+    block = np.zeros_like(verified)
+    free = (verified == 0).nonzero()[0]
+    if len(free):
+        hulls = _beginnings(view.only(free), beliefs, market)
+        spot, at = spots(hulls.tokens > 0)
+        prefix = view.prefix[free].take(at).astype(np.float64)
+        steps = Increments(hulls.tokens.take(spot), hulls.gain.take(spot), prefix, market.weight(prefix))
+        chosen = best_profit(_base(view, verified), steps, time, market.rate)
+        taken = np.bincount(at[chosen], minlength=len(free))
+        item = hulls.item[np.arange(len(free)), taken]
+        block[free] = np.minimum(beliefs.options.block.take(item), view.remaining[free])
+        verified[free] = beliefs.options.verified.take(item)
+    return Plan(block, verified, Branches.none(), market.price, market.rate)
+
+
+def _beginnings(view: View, beliefs: Beliefs, market: Market) -> Hulls:
+    """Of requests that will have no draft."""
+    token, worth = _values(market, beliefs.cell(view))
+    running = (view.verifying > 0).nonzero()[0]
+    if len(running):
+        of = replace(view.only(running), previous=view.verifying[running])
+        passing = beliefs.passing(of)
+        whole, part = (
+            _values(market, beliefs.cell(replace(of, full=np.full(len(of), full)))) for full in (True, False)
+        )
+        token[running] = passing * whole[0] + (1 - passing) * part[0]
+        worth[running] = passing[:, None] * whole[1] + (1 - passing)[:, None] * part[1]
+    capped = np.minimum(worth, (token * view.remaining)[:, None])
+    return beliefs.options.hulls(token, np.zeros_like(token), capped, view.remaining)
+
+
+def _values(market: Market, cell: Ints) -> tuple[Floats, Floats]:
+    return market.token.take(cell), market.worth.take(cell, axis=0)
+
+
+def _base(view: View, verified: Ints) -> Base:
+    """Every request's first slot, and all of the drafts in hand."""
+    given = np.maximum(1, verified)
+    read = float(view.pairs + (given * view.prefix).sum())
+    return Base(float(view.tokens + given.sum()), read, float(len(view)))

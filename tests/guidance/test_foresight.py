@@ -1,0 +1,132 @@
+"""Plans that are made before the outcome of the forward before is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tests.guidance.slow_step import SlowStep
+from tests.guidance.test_price import POLICIES, drawn, made
+from tests.guidance.test_simulation import Coins
+from tests.guidance.worlds import clock, table, view
+
+from recguide.guidance.batching import ragged
+from recguide.guidance.fixed import Fixed
+from recguide.guidance.foresight import solve_ahead
+from recguide.guidance.host import LEAST, Host, Kind
+from recguide.guidance.load import Load
+from recguide.guidance.market import Market
+from recguide.guidance.outlook import Choice
+from recguide.guidance.price import Price
+from recguide.guidance.simulation import simulate
+from recguide.guidance.view import Plan, behind
+
+
+def blind(seen, verifying=0):
+    slots = np.broadcast_to(np.asarray(verifying, np.int64), len(seen)).copy()
+    return replace(seen, blind=True, verifying=slots)
+
+
+def bare(policy, seen):
+    """A market in which nothing is chosen of drafts in hand."""
+    at, beliefs = made(policy, seen), policy._beliefs
+    menus = beliefs.menus_of(Choice.NOTHING)
+    return Market.at(at.price, at.rate, at.floor, at.ratio, at.token, beliefs, menus=menus)
+
+
+def ahead(policy, seen):
+    market = bare(policy, seen)
+    return solve_ahead(seen, policy._beliefs, market, policy._clock.of_step(seen))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 40), st.sampled_from([*POLICIES]))
+@settings(deadline=None)
+def test_drafts_are_verified_whole_and_others_begin_what_fits(seed, requests, name):
+    seen = blind(drawn(seed, requests))
+    plan = ahead(POLICIES[name], seen)
+    drafted = seen.draft > 0
+    assert not len(plan.branches.request)
+    np.testing.assert_array_equal(plan.verified[drafted], np.minimum(seen.draft, seen.remaining)[drafted])
+    assert (plan.block[drafted] == 0).all()
+    begun = plan.block[~drafted]
+    assert ((begun == 0) | ((begun >= 2) & (begun <= seen.remaining[~drafted]))).all()
+    np.testing.assert_array_equal(plan.verified[~drafted], begun == 0)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 12), st.sampled_from([*POLICIES]))
+@settings(deadline=None, max_examples=60)
+def test_what_begins_is_what_is_best_beside_the_drafts(seed, requests, name):
+    """Of those that have no draft in hand, and where no verification runs: nothing is unknown of them."""
+    policy = POLICIES[name]
+    seen = drawn(seed, requests)
+    seen = blind(replace(seen, draft=np.zeros_like(seen.draft)))
+    beliefs, market = policy._beliefs, bare(policy, seen)
+    cell = beliefs.cell(seen)
+    slow = SlowStep(
+        seen, cell.tolist(), beliefs.in_hand(seen, cell), beliefs, market, policy._clock.of_step(seen)
+    )
+    assume(not slow.is_ambiguous())
+    plan = solve_ahead(seen, beliefs, market, policy._clock.of_step(seen))
+    assert slow.profit(plan) == pytest.approx(slow.best(), abs=1e-6)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_verification_counts_by_how_likely_it_is_to_pass(full):
+    """Blocks that are sure to pass, or to fail, are as good as landed."""
+    hazards = [0.1, 0.1, *(0.5, 0.02) * 4]  # after a block in part, after a full one
+    policy = Price(table(hazards=hazards), clock())
+    margin = 1.0 if full else 0.0
+    policy._beliefs._ratio = np.array([1e9, 1e-9])
+    seen = view(4, previous=8, full=not full, margins=np.full((4, 16), margin))
+    seen = blind(seen, verifying=16)
+    known = blind(view(4, previous=16, full=full))
+    assert ahead(policy, seen).block.tolist() == ahead(policy, known).block.tolist()
+    other = blind(view(4, previous=16, full=not full))
+    assert ahead(policy, seen).block.tolist() != ahead(policy, other).block.tolist()
+
+
+def test_what_is_known_behind_a_plan():
+    seen = view(3, draft=(0, 0, 8), margin=np.full((3, 8), 0.7), remaining=(9, 9, 5), previous=8, full=True)
+    plan = replace(Fixed(4).decide(seen), block=np.array([4, 0, 0]), verified=np.array([0, 1, 5]))
+    then = behind(seen, plan)
+    assert then.blind
+    assert then.draft.tolist() == [4, 0, 0]
+    assert then.verifying.tolist() == [0, 0, 5]
+    assert then.previous.tolist() == [8, 1, 8]
+    assert then.full.tolist() == [True, False, True]
+    assert then.remaining.tolist() == [9, 8, 1]
+
+
+def weighed(policy, waits):
+    """A policy that has seen steps of 8 requests wait so long, and those that are planned ahead hardly."""
+    for _ in range(LEAST):
+        policy._host.add(8, 5.0, 5.0 + waits, waits, Kind.BRANCHES)
+        policy._host.add(8, 5.0, 5.0 + waits, waits, Kind.DRAFTS)
+        policy._host.add(8, 5.0, 5.1, 0.1, Kind.AHEAD)
+    return policy
+
+
+@pytest.mark.parametrize(("waits", "planned"), [(0.1, False), (5.0, True)])
+def test_the_price_plans_ahead_where_that_is_worth_more_than_to_know(waits, planned):
+    policy = weighed(Price(table(0.05), clock()), waits)
+    seen = blind(view(8))
+    plan = policy.ahead(seen)
+    assert (plan is not None) == planned
+    assert isinstance(policy.decide(view(8)), Plan)
+
+
+def test_where_the_host_is_slow_planning_ahead_makes_more():
+    at = clock(fixed=5.0, each=0.02)
+    slow = Host(plain=(0.1, 0.0), other=(2.0, 0.0))
+    eager = replace(slow, ahead=(0.1, 0.0))
+    load = Load(seats=8, texts=24, warm_up=0.34)
+
+    def rate(host, policy):
+        return simulate(Coins(0.03, length=384), policy, at, load, ragged, host).throughput
+
+    assert rate(eager, Price(table(0.03), at)) > 1.1 * rate(slow, Price(table(0.03), at))
+    assert rate(eager, Fixed(16)) > 1.2 * rate(slow, Fixed(16))
+    assert rate(eager, Price(table(0.03), at)) > 0.98 * rate(eager, Fixed(16))
