@@ -67,7 +67,7 @@ class SlowStep:
 
     def beginnings(self, row):
         left, token = int(self.view.remaining[row]), self.market.token[self.cells[row]]
-        head = self.market.head[self.cells[row]]
+        head = self.beliefs.menus.head[self.cells[row]]
         items = [(1, token)]
         for block in self.blocks:
             worth = self.draft_worth(row, block, left)
@@ -154,7 +154,7 @@ class SlowStep:
             elif plan.block[row] > 0:
                 y += self.draft_worth(row, int(plan.block[row]), left) - token
             else:
-                head = self.market.head[self.cells[row]]
+                head = self.beliefs.menus.head[self.cells[row]]
                 y += sum(head * self.draft_worth(row, block, left) for _, _, block in branches)
         tokens = plan.query_tokens
         pairs = float((tokens * self.view.prefix).sum())
