@@ -64,7 +64,9 @@ def test_several_prompts_of_one_request_tell_which_is_which():
     async def test(local):
         asks = [(script.prompt, SamplingParams(max_tokens=5 + at)) for at, script in enumerate(SCRIPTS)]
         chunks = await local.submit(asks, request_id="r")
-        lengths = {at: chunk.completion async for at, chunk in chunks if chunk.completion is not None}
+        lengths = {}
+        while arrived := await chunks.arrived():
+            lengths |= {at: chunk.completion for at, chunk in arrived if chunk.completion is not None}
         assert {at: len(done.token_ids) for at, done in lengths.items()} == {0: 5, 1: 6, 2: 7, 3: 8}
 
     running(engine(*SCRIPTS), test)

@@ -11,19 +11,18 @@ from itertools import count
 from typing import Protocol, TypeVar
 
 from recguide.core import Chunk, ParameterError, RecGuideError, SamplingParams
-from recguide.engine.chunks import Chunks, Feed
+from recguide.engine.chunks import Chunks
 from recguide.engine.errors import DeadlineExceeded, QueueFull
 from recguide.engine.reports import StepReport
 from recguide.engine.wire import (
     Abort,
-    Emitted,
+    Brought,
     Facts,
     Failure,
     Fault,
     Loading,
     Logged,
     Notice,
-    Observed,
     Order,
     Piece,
     Ready,
@@ -92,7 +91,7 @@ class AsyncEngine:
         self.loading = Loading("starting", 0, 0)
         self._link = link
         self._numbers = count(1)
-        self._feeds: dict[int, Feed] = {}
+        self._readers: dict[int, Chunks] = {}
         self._watchers: set[asyncio.Queue[StepReport | None]] = set()
         self._changed = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
@@ -108,7 +107,7 @@ class AsyncEngine:
     @property
     def pending(self) -> int:
         """Prompts that are not done."""
-        return len(self._feeds)
+        return len(self._readers)
 
     async def start(self) -> None:
         await self._link.start()
@@ -164,7 +163,8 @@ class AsyncEngine:
         try:
             for prompt, params in asks:
                 number = next(self._numbers)
-                self._feeds[number] = chunks.expect(number, params.n)
+                chunks.expect(number, params.n)
+                self._readers[number] = chunks
                 self._link.send(Submit(number, request_id, tuple(prompt), params, time.time(), deadline))
             await chunks.accepted()
         except BaseException:
@@ -186,14 +186,15 @@ class AsyncEngine:
         """
         chunks = await self.submit([(prompt, params)], request_id=request_id, deadline=deadline)
         try:
-            async for _, chunk in chunks:
-                yield chunk
+            while arrived := await chunks.arrived():
+                for _, chunk in arrived:
+                    yield chunk
         finally:
             chunks.close()
 
     def _leave(self, number: int, *, done: bool) -> None:
         """Nobody reads this request any more."""
-        del self._feeds[number]
+        del self._readers[number]
         if not done and self.healthy:
             self._link.send(Abort(number))
 
@@ -216,13 +217,13 @@ class AsyncEngine:
 
     def _take(self, notice: Notice) -> None:
         match notice:
-            case Emitted(pieces):
-                for piece in pieces:
-                    self._deliver(piece)
-            case Observed(reports):
+            case Brought(pieces, reports):
+                # Watchers first: who has read an answer finds its steps counted.
                 for queue in self._watchers:
                     for report in reports:
                         _put(queue, report)
+                for piece in pieces:
+                    self._deliver(piece)
             case Fault(message, refusal):
                 self.refusal = refusal
                 self.fail(message)
@@ -235,20 +236,18 @@ class AsyncEngine:
                 self.loading = notice
 
     def _deliver(self, piece: Piece) -> None:
-        """Late pieces of a request that was aborted find no feed."""
-        feed = self._feeds.get(piece.number)
-        if feed is None:
-            return
-        item = piece.chunk if piece.failure is None else _error(piece.failure)
-        feed.put_nowait((piece.number, item))
+        """Late pieces of a request that was aborted find no reader."""
+        chunks = self._readers.get(piece.number)
+        if chunks is not None:
+            chunks.put(piece.number, piece.chunk if piece.failure is None else _error(piece.failure))
 
     def fail(self, message: str) -> None:
         """Fails every request at once; the first reason stands."""
         if self.fault is not None:
             return
         self.fault = message
-        for number, feed in self._feeds.items():
-            feed.put_nowait((number, EngineError(message)))
+        for number, chunks in self._readers.items():
+            chunks.put(number, EngineError(message))
         for queue in self._watchers:
             _put(queue, None)
         self._change()

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import parent_process
 from pkgutil import resolve_name
@@ -59,8 +60,9 @@ class SocketMailbox:
 
     def receive(self, *, wait: bool) -> list[Order]:
         orders = [decode_order(self._socket.recv())] if wait else []
-        while self._socket.poll(0):
-            orders.append(decode_order(self._socket.recv()))
+        with suppress(zmq.Again):
+            while True:
+                orders.append(decode_order(self._socket.recv(zmq.NOBLOCK)))
         return orders
 
     def send(self, notice: Notice) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import zmq
-import zmq.asyncio
 
 from recguide.engine.client import AsyncEngine, LinkError
 from recguide.engine.process import Recipe, main
@@ -26,10 +26,10 @@ class ProcessLink:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._folder = Path(tempfile.mkdtemp(prefix="recguide-"))
-        self._context = zmq.asyncio.Context()
+        self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._process: BaseProcess | None = None
-        self._ended = asyncio.Event()
+        self._notices: asyncio.Queue[Notice | None] = asyncio.Queue()
 
     @property
     def pid(self) -> int | None:
@@ -44,24 +44,27 @@ class ProcessLink:
         )
         await asyncio.to_thread(process.start)
         self._process = process
-        asyncio.get_running_loop().add_reader(process.sentinel, self._end)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(process.sentinel, self._end)
+        loop.add_reader(self._socket.fileno(), self._take)
 
     def send(self, order: Order) -> None:
-        self._socket.send(encode(order))  # done when it returns: its queue has no limit
+        with suppress(zmq.Again):  # its queue has no limit: there is nobody
+            self._socket.send(encode(order), zmq.NOBLOCK)
+        self._take()
+
+    def _take(self) -> None:
+        """Takes all notices that are there: the descriptor says no more than that something has changed since
+        the socket was last used, in either direction."""
+        with suppress(zmq.Again):
+            while True:
+                self._notices.put_nowait(decode_notice(self._socket.recv(zmq.NOBLOCK)))
 
     async def receive(self) -> Notice:
-        message = asyncio.ensure_future(self._socket.recv())
-        ended = asyncio.ensure_future(self._ended.wait())
-        try:
-            await asyncio.wait((message, ended), return_when=asyncio.FIRST_COMPLETED)
-            if not message.done():
-                await asyncio.wait((message,), timeout=LAST_WORDS_MS / 1000)
-            if message.done():
-                return decode_notice(message.result())
+        notice = await self._notices.get()
+        if notice is None:
             raise LinkError(f"the engine process ended unexpectedly ({self._status()})")
-        finally:
-            message.cancel()
-            ended.cancel()
+        return notice
 
     async def close(self, patience_s: float) -> None:
         process = self._process
@@ -71,14 +74,16 @@ class ProcessLink:
                 process.kill()
                 await asyncio.to_thread(process.join)
             asyncio.get_running_loop().remove_reader(process.sentinel)
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
         self._socket.close(linger=0)
         self._context.term()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _end(self) -> None:
         assert self._process is not None, "only a started process ends"
-        asyncio.get_running_loop().remove_reader(self._process.sentinel)
-        self._ended.set()
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._process.sentinel)
+        loop.call_later(LAST_WORDS_MS / 1000, self._notices.put_nowait, None)
 
     def _status(self) -> str:
         assert self._process is not None

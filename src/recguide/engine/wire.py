@@ -124,16 +124,11 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
     failure: Failure | None = None
 
 
-class Emitted(msgspec.Struct, frozen=True, tag=True):
-    """All pieces of one step."""
+class Brought(msgspec.Struct, frozen=True, tag=True):
+    """What a step brought, or the taking of a request: pieces, and what the step was."""
 
-    pieces: tuple[Piece, ...]
-
-
-class Observed(msgspec.Struct, frozen=True, tag=True):
-    """What steps were."""
-
-    reports: tuple[StepReport, ...]
+    pieces: tuple[Piece, ...] = ()
+    reports: tuple[StepReport, ...] = ()
 
 
 class Logged(msgspec.Struct, frozen=True, tag=True):
@@ -155,7 +150,7 @@ class Fault(msgspec.Struct, frozen=True, tag=True):
     refusal: bool = False
 
 
-Notice = Loading | Ready | Emitted | Observed | Logged | Fault
+Notice = Loading | Ready | Brought | Logged | Fault
 
 
 def failure_of(error: RecGuideError) -> Failure:

@@ -13,11 +13,10 @@ from recguide.engine.reports import StepReport
 from recguide.engine.request import Request
 from recguide.engine.wire import (
     Abort,
-    Emitted,
+    Brought,
     Failure,
     Fault,
     Notice,
-    Observed,
     Order,
     Piece,
     Stop,
@@ -87,20 +86,18 @@ class Worker:
                 order.prompt, order.params, deadline=deadline, arrived=order.sent - epoch
             )
         except RecGuideError as error:
-            self._mailbox.send(Emitted((Piece(order.number, failure=failure_of(error)),)))
+            self._mailbox.send(Brought((Piece(order.number, failure=failure_of(error)),)))
             return
         self._groups[order.number] = requests
         self._numbers.update(dict.fromkeys(requests, order.number))
-        self._mailbox.send(Emitted((Piece(order.number),)))
+        self._mailbox.send(Brought((Piece(order.number),)))
 
     def _step(self) -> None:
         emitted = self._engine.step()
-        pieces = [*self._chunks(emitted), *self._failures()]
-        if pieces:
-            self._mailbox.send(Emitted(tuple(pieces)))
-        if self._reports:
-            reports, self._reports = self._reports, []
-            self._mailbox.send(Observed(tuple(reports)))
+        pieces = (*self._chunks(emitted), *self._failures())
+        reports, self._reports = tuple(self._reports), []
+        if pieces or reports:
+            self._mailbox.send(Brought(pieces, reports))
 
     def _observe(self, report: StepReport) -> None:
         self._reports.append(report)

@@ -17,7 +17,6 @@ from recguide.serving.events import (
     CLIENT_GONE,
     DONE,
     EventStream,
-    batches,
     error_event,
     event,
     while_connected,
@@ -132,8 +131,9 @@ class Answering:
         chunks = await self._submit()
         try:
             with self._followed() as followed:
-                async for prompt, chunk in chunks:
-                    followed.chunk(chunk, prompt)
+                while arrived := await chunks.arrived():
+                    for prompt, chunk in arrived:
+                        followed.chunk(chunk, prompt)
         except RecGuideError as error:
             raise api_error(error, self._job.names) from error
         finally:
@@ -142,12 +142,13 @@ class Answering:
         return json_response(self._words.whole(done, self._usage(done), followed.answer_metrics()))
 
     async def _events(self, chunks: Chunks) -> AsyncGenerator[bytes, None]:
+        """Those of chunks that are there together go together: a slow reader is written to less often."""
         try:
             with self._followed() as followed:
-                async for batch in batches(chunks):
-                    for prompt, chunk in batch:
+                while arrived := await chunks.arrived():
+                    for prompt, chunk in arrived:
                         followed.chunk(chunk, prompt)
-                    if said := self._said(batch):
+                    if said := self._said(arrived):
                         yield said
             if self._arrival.include_usage:
                 yield event(self._words.total(self._usage(followed.completions), followed.answer_metrics()))
@@ -155,8 +156,8 @@ class Answering:
             yield error_event(api_error(error, self._job.names))
         yield DONE
 
-    def _said(self, batch: Sequence[tuple[int, Chunk]]) -> bytes:
-        parts = [self._words.part(prompt, chunk) for prompt, chunk in batch]
+    def _said(self, arrived: Sequence[tuple[int, Chunk]]) -> bytes:
+        parts = [self._words.part(prompt, chunk) for prompt, chunk in arrived]
         return b"".join([event(part) for part in parts if part is not None])
 
     def _followed(self) -> Followed:

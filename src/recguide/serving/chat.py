@@ -116,7 +116,9 @@ class ChatWords:
         del prompt  # there is one
         first, done, body = chunk.index not in self._hearings, chunk.completion, self._body
         opening = not self._hearings
-        hearing = self._hearings.setdefault(chunk.index, self._hearing())
+        if first:
+            self._hearings[chunk.index] = self._hearing()
+        hearing = self._hearings[chunk.index]
         before = hearing.calls
         said = hearing.hear(chunk.text, last=done is not None)
         by_token = body.logprobs or body.return_token_ids or body.return_origins

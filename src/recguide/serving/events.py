@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -11,8 +11,6 @@ import msgspec
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from recguide.core import Chunk, RecGuideError
-from recguide.engine.chunks import Chunks
 from recguide.serving.errors import ApiError, encoded
 
 T = TypeVar("T")
@@ -69,21 +67,6 @@ async def while_connected(receive: Receive, work: Callable[[], Coroutine[Any, An
         doing.cancel()
         leaving.cancel()
         await asyncio.gather(doing, leaving, return_exceptions=True)
-
-
-async def batches(chunks: Chunks) -> AsyncIterator[list[tuple[int, Chunk]]]:
-    """Chunks as they come, those together that are there together: a slow reader is written to less often."""
-    async for first in chunks:
-        batch = [first]
-        failure: RecGuideError | None = None
-        try:
-            while chunks.at_hand:
-                batch.append(await anext(chunks))
-        except RecGuideError as error:
-            failure = error
-        yield batch
-        if failure is not None:
-            raise failure
 
 
 async def _until_gone(receive: Receive) -> None:

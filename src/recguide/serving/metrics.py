@@ -6,8 +6,10 @@ rate(recguide:acceptance_sum) / rate(recguide:acceptance_count).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.metrics_core import HistogramMetricFamily
@@ -196,6 +198,25 @@ class Tallied(Collector):
         )
 
 
+class Gaps(Collector):
+    """A histogram of seconds that is observed for every chunk of every stream; read as any other."""
+
+    def __init__(self, name: str, text: str, buckets: Sequence[float], registry: CollectorRegistry) -> None:
+        self._name, self._text, self._buckets = name, text, buckets
+        self._counts = [0] * (len(buckets) + 1)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(self._buckets, seconds)] += 1
+        self._sum += seconds
+
+    def collect(self) -> Iterable[Metric]:
+        edges = [*(str(float(edge)) for edge in self._buckets), "+Inf"]
+        below = list(zip(edges, accumulate(self._counts), strict=True))
+        yield HistogramMetricFamily(self._name, self._text, buckets=below, sum_value=self._sum)
+
+
 class _Requests:
     """How requests fared, as their clients see it."""
 
@@ -214,8 +235,11 @@ class _Requests:
             "request_queue_time_seconds", "From a choice's arrival to when it is first scheduled.", _SECONDS
         )
         self.first_token = make.histogram("time_to_first_token_seconds", "Arrival to first token.", _SECONDS)
-        self.between = make.histogram(
-            "inter_token_latency_seconds", "From a choice's chunk to its next, of any tokens.", _SECONDS
+        self.between = Gaps(
+            f"{PREFIX}:inter_token_latency_seconds",
+            "From a choice's chunk to its next, of any tokens.",
+            _SECONDS,
+            registry,
         )
         self.per_token = make.histogram(
             "request_time_per_output_token_seconds", "Mean of a choice after its first token.", _SECONDS
