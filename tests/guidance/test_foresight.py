@@ -91,7 +91,7 @@ def test_what_is_known_behind_a_plan():
     assert then.verifying.tolist() == [0, 0, 5]
     assert then.previous.tolist() == [8, 1, 8]
     assert then.full.tolist() == [True, False, True]
-    assert then.remaining.tolist() == [9, 8, 1]
+    assert then.remaining.tolist() == [9, 8, 2]
 
 
 def weighed(policy, waits):

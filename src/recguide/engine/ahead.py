@@ -342,11 +342,11 @@ def what_follows(
         request, row, pick = one.request, one.scheduled.layout.rows[0], spans[0].start
         if one.drafts:
             assert mask is not None, "a model without a mask token drafts nothing"
-            follows.block(request, row.prefix, row.tokens[0], one.drafts - 1, pick, mask)
+            drafted = min(one.drafts, request.remaining) - 1
+            follows.block(request, row.prefix, row.tokens[0], drafted, pick, mask)
             continue
         follows.emitting.append(place)
-        left = request.remaining - max(1, one.verifies)
-        block = min(_block(request, turns), left)
+        block = min(_block(request, turns), request.remaining - one.moves)
         if one.verifies:
             assert mask is not None, "a model without a mask token verifies nothing"
             follows.behind(request, request.cached, block, place, mask)
@@ -368,8 +368,7 @@ def _may_be_followed_by_a_draft(verification: Scheduled, alone: bool) -> bool:
     """Whether nothing else follows unless a branch is reused.
 
     A policy's branches are likely to be, and one of kind ANY fits every outcome. Near the cap a method's next
-    draft depends on what is left, which a request that runs alone waits for; of others the draft is as short
-    as it may have to be.
+    draft depends on what is left, which a request that runs alone waits for; of others it is guessed.
     """
     request, layout = verification.request, verification.layout
     if request.policy is not None:

@@ -38,8 +38,7 @@ def lay_out(
     """The request's rows for the next forward; `index` is its place in the batch.
 
     At most `chunk` tokens are prefilled; with 0 of them the request decodes. A verified block is never longer
-    than what may still be emitted, so nothing is drafted past the cap; block diffusion keeps whole blocks,
-    since their length shapes its text.
+    than what may still be emitted; block diffusion keeps whole blocks, since their length shapes its text.
 
     Args:
         turn: what a policy planned; None goes by the request's method and block size.
@@ -58,7 +57,9 @@ def lay_out(
     if draft.masked:
         return rows.draft(index, request.cached, draft, adapter=adapter)
     branches = rows.fit_branches(request.method.branches(draft), request.block, request.remaining)
-    return rows.verify(index, request.cached, draft.tokens, branches, mask=mask, adapter=adapter, draft=draft)
+    # A draft that was begun before it was known what would be left may reach past the cap.
+    tokens = draft.tokens[: request.remaining] if request.method.verifies else draft.tokens
+    return rows.verify(index, request.cached, tokens, branches, mask=mask, adapter=adapter, draft=draft)
 
 
 def prefill(request: Request, index: int, start: int, chunk: int, then: Continued | None = None) -> Layout:

@@ -97,6 +97,11 @@ class Flying(NamedTuple):
     def is_plain(self) -> bool:
         return not self.drafts and not self.verifies
 
+    @property
+    def moves(self) -> int:
+        """Tokens that it emits, or about as many: half of a block that is verified."""
+        return (1 + self.verifies) // 2 if self.verifies else int(not self.drafts)
+
 
 class _Foreseen(NamedTuple):
     """What was planned for these requests before the outcome of a forward was known."""
@@ -396,10 +401,9 @@ def _view_behind(flying: Sequence[Flying], given: _Given, most: int) -> View:
     for one, history in zip(flying, _histories(requests), strict=True):
         request, draft = one.request, one.scheduled.layout.draft
         step = one.is_plain
-        moved = step + one.verifies
         previous, full = (1, False) if step else (history.previous, history.full)
-        left = max(1, request.remaining - moved)
-        facts.append((one.drafts, previous, full, history.idle + step, request.prefill_end + moved, left))
+        prefix, left = request.prefill_end + one.moves, max(1, request.remaining - one.moves)
+        facts.append((one.drafts, previous, full, history.idle + step, prefix, left))
         drafts.append(draft.margins[: one.verifies] if draft is not None and one.verifies else ())
     seen = _seen(requests, facts, drafts, given, most)
     verifying = np.array([one.verifies for one in flying], np.int64)

@@ -134,17 +134,18 @@ class _Run:
         self._end(seats)
 
     def _planned(self, seats: Ints, view: View) -> tuple[View, Plan]:
-        """What is planned, and by what; whoever is new takes a step beside what was foreseen."""
+        """What is planned, and by what. Whoever is new takes a step beside what was foreseen, and whoever has
+        less left than was guessed drafts no more than that."""
         foreseen, self._foreseen = self._foreseen, None
         fresh = self._fresh[seats]
         self._fresh[:] = False
         if foreseen is None or len(foreseen[0]) != len(seats):
             return view, self._policy.decide(view)
         seen, plan = foreseen
-        if fresh.any():
-            block, verified = np.where(fresh, 0, plan.block), np.where(fresh, 1, plan.verified)
-            plan = replace(plan, block=block, verified=verified)
-        return seen, plan
+        block = np.where(fresh, 0, np.minimum(plan.block, view.remaining))
+        steps = fresh | ((plan.block > 0) & (block < 2))
+        block, verified = np.where(steps, 0, block), np.where(steps, 1, plan.verified)
+        return seen, replace(plan, block=block, verified=verified)
 
     def _foresee(self, view: View, plan: Plan, *, all_run: bool) -> None:
         """Lets the policy plan ahead, where that costs the host another time and all requests' rounds go on;

@@ -35,7 +35,7 @@ class View:
         most: query tokens of a forward at most.
         blind: the forward before this step still runs. Of requests whose drafts it makes there are no margins
             yet. Of those whose drafts it verifies there are, but the signals lack a round, and `prefix` and
-            `remaining` are as if all of the block passed.
+            `remaining` are as if half of the block passed.
         verifying: [R] slots of those blocks, 0 of others.
     """
 
@@ -178,14 +178,15 @@ class Outcome:
 def behind(view: View, plan: Plan) -> View:
     """What is known of the step behind that of a plan without branches before its outcome."""
     steps = (plan.verified > 0) & (view.draft == 0)
+    moved = (plan.verified + 1) // 2
     return replace(
         view,
         draft=plan.block,
         previous=np.where(steps, 1, view.previous),
         full=view.full & ~steps,
         idle=view.idle + steps,
-        prefix=view.prefix + plan.verified,
-        remaining=np.maximum(1, view.remaining - plan.verified),
+        prefix=view.prefix + moved,
+        remaining=np.maximum(1, view.remaining - moved),
         blind=True,
         verifying=np.where(view.draft > 0, plan.verified, 0),
     )
