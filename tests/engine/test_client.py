@@ -221,7 +221,9 @@ def test_a_spawned_engine_serves_until_it_is_killed(tmp_path):
     async def test():
         spawned = spawn_engine(recipe)
         await spawned.start()
+        early = asyncio.create_task(text_of(spawned, [120, 121], SamplingParams(max_tokens=9)))
         facts = await spawned.until_ready()
+        assert len(await early) == 1
         assert (facts.name, facts.max_model_len, facts.tokenizer) == ("tiny", 2048, str(folder))
         assert len(await text_of(spawned, [120, 121], SamplingParams(max_tokens=9, n=3))) == 3
         waiting = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from collections import deque
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -29,6 +30,7 @@ class ProcessLink:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._process: BaseProcess | None = None
+        self._orders: deque[bytes] = deque()
         self._notices: asyncio.Queue[Notice | None] = asyncio.Queue()
 
     @property
@@ -46,16 +48,19 @@ class ProcessLink:
         self._process = process
         loop = asyncio.get_running_loop()
         loop.add_reader(process.sentinel, self._end)
-        loop.add_reader(self._socket.fileno(), self._take)
+        loop.add_reader(self._socket.fileno(), self._exchange)
 
     def send(self, order: Order) -> None:
-        with suppress(zmq.Again):  # its queue has no limit: there is nobody
-            self._socket.send(encode(order), zmq.NOBLOCK)
-        self._take()
+        self._orders.append(encode(order))
+        self._exchange()
 
-    def _take(self) -> None:
-        """Takes all notices that are there: the descriptor says no more than that something has changed since
+    def _exchange(self) -> None:
+        """Sends and takes all that can be: the descriptor says no more than that something has changed since
         the socket was last used, in either direction."""
+        with suppress(zmq.Again):  # its queue has no limit, but before it has connected there is none
+            while self._orders:
+                self._socket.send(self._orders[0], zmq.NOBLOCK)
+                self._orders.popleft()
         with suppress(zmq.Again):
             while True:
                 self._notices.put_nowait(decode_notice(self._socket.recv(zmq.NOBLOCK)))
