@@ -23,14 +23,14 @@ FEW = 12
 
 Open = tuple[int, int, int]
 """(slot, head, block) of a branch."""
-Addition = tuple[int, float, Open | None]
-"""(query tokens, gain, the branch); without a branch it is the next slot, or the next step of a hull."""
 _Found = tuple[float, int, float, int, int, Open | None]
-"""(gain per token, query tokens, gain, prefix, request, the branch)"""
+"""An increment: (gain per token, query tokens, gain, prefix, request, the branch); without a branch it is the
+next slot, or the next step of a hull."""
 
 
 class _One(NamedTuple):
-    """One request, and what things are worth to it; `worth`, `blocks` and what these `cost` by size."""
+    """One request, and what things are worth to it; `worth`, `blocks` and what these `cost` by size, and the
+    `best` worth."""
 
     cell: int
     draft: int
@@ -40,6 +40,7 @@ class _One(NamedTuple):
     worth: list[float]
     blocks: list[int]
     cost: list[float]
+    best: float
 
     def capped(self, at: int, most: int) -> float:
         """What a draft of that size is worth if it can emit no more than `most`."""
@@ -62,14 +63,12 @@ def solve_few(
     for row, one in enumerate(ones):
         if one.draft:
             items.append([])
-            mine = _in_hand(one, view.margins[row].tolist(), view.candidates, beliefs, market)
+            found += _in_hand(row, one, view.margins[row].tolist(), view.candidates, beliefs, market)
         else:
-            options, mine = _begins(one, beliefs, market)
+            options, steps = _begins(one, beliefs, market)
             items.append(options)
-        weight = 1 + market.ratio * one.prefix
-        found += [
-            (gain / (tokens * weight), tokens, gain, one.prefix, row, what) for tokens, gain, what in mine
-        ]
+            weight = 1 + market.ratio * one.prefix
+            found += [(gain / (n * weight), n, gain, one.prefix, row, None) for n, gain in steps]
     found.sort(key=itemgetter(0), reverse=True)
     taken, opened = [0] * len(ones), list[list[Open]]([] for _ in ones)
     for _, _, _, _, row, what in _chosen(found, view, market, clock, detour_ms, fork_ms):
@@ -84,10 +83,11 @@ def _ones(view: View, cell: Sequence[int], options: Options, market: Market) -> 
     blocks = options.blocks.tolist()
     cost = [market.price * block for block in blocks]
     columns = (cell, view.draft.tolist(), view.prefix.tolist(), view.remaining.tolist())
-    return [
-        _One(*facts, float(market.token[facts[0]]), market.worth[facts[0]].tolist(), blocks, cost)
-        for facts in zip(*columns, strict=True)
-    ]
+    ones: list[_One] = []
+    for facts in zip(*columns, strict=True):
+        worth = market.worth[facts[0]].tolist()
+        ones.append(_One(*facts, float(market.token[facts[0]]), worth, blocks, cost, max(worth)))
+    return ones
 
 
 def _chosen(
@@ -107,14 +107,15 @@ def _best(
 ) -> tuple[int, float]:
     """How many increments, taken in their order, have the most Y − ρ·T, and that."""
     tokens, pairs, rate = view.tokens + len(view), float(view.pairs + view.prefix.sum()), market.rate
-    best, at, made = -rate * (clock.at(tokens) + clock.pair_ms * pairs), 0, 0.0
+    at_ms, pair_ms, most = clock.at, clock.pair_ms, view.most
+    best, at, made = -rate * (at_ms(tokens) + pair_ms * pairs), 0, 0.0
     for number, (_, more, gain, prefix, _, _) in enumerate(found, 1):
         tokens += more
-        if tokens > view.most:
+        if tokens > most:
             break
         pairs += more * prefix
         made += gain
-        profit = made - rate * (clock.at(tokens) + clock.pair_ms * pairs + detour_ms)
+        profit = made - rate * (at_ms(tokens) + pair_ms * pairs + detour_ms)
         if profit > best:
             best, at = profit, number
     return at, best
@@ -124,57 +125,66 @@ def _best(
 
 
 def _in_hand(
-    one: _One, margins: list[float], candidates: int, beliefs: Beliefs, market: Market
-) -> Iterator[Addition]:
-    last = min(one.draft, one.left)
+    row: int, one: _One, margins: list[float], candidates: int, beliefs: Beliefs, market: Market
+) -> list[_Found]:
+    last, token, prefix = min(one.draft, one.left), one.token, one.prefix
     floor, least = max(market.floor, 1e-9), float(market.least[one.cell])
-    slots = beliefs.slots(one.draft, one.cell, margins[:last])
-    reached = 1.0
-    for slot in range(1, last):
-        failing, alive, right = slots[slot]
-        if alive * one.token >= floor:
-            yield 1, alive * one.token, None
+    weight = 1 + market.ratio * prefix
+    found: list[_Found] = []
+    branches: list[tuple[int, int, float]] = []
+    reached, slots = 1.0, beliefs.slots(one.draft, one.cell, margins[:last])[1:]
+    for slot, (failing, alive, right) in enumerate(slots, 1):
+        gain = alive * token
+        if gain >= floor:
+            found.append((gain / weight, 1, gain, prefix, row, None))
         fixed = reached * failing
         if fixed >= least:
-            for rank, chance in enumerate(right[:candidates], 1):
-                if fixed * chance >= least:
-                    yield from _branch(one, slot, rank, fixed * chance)
+            branches += [
+                (slot, rank, fixed * chance)
+                for rank, chance in enumerate(right[:candidates], 1)
+                if fixed * chance >= least
+            ]
         reached = alive
     goes_on = reached * beliefs.continuation
     if last == one.draft and goes_on >= least:
-        yield from _branch(one, last, int(Head.CONTINUATION), goes_on)
+        branches.append((last, int(Head.CONTINUATION), goes_on))
+    for slot, head, chance in branches:
+        block, gain = _branch(one, slot, chance)
+        if block:
+            found.append((gain / (block * weight), block, gain, prefix, row, (slot, head, block)))
+    return found
 
 
-def _branch(one: _One, slot: int, head: int, chance: float) -> Sequence[Addition]:
-    """With the block that brings most; none if no draft fits."""
-    left, blocks = one.left - slot, one.blocks
+def _branch(one: _One, slot: int, chance: float) -> tuple[int, float]:
+    """The block that brings most, and that; 0 slots if no draft fits."""
+    left, blocks, worth = one.left - slot, one.blocks, one.worth
     most = one.token * left
-    worth = one.worth if most >= max(one.worth) else [min(each, most) for each in one.worth]
+    if most < one.best:
+        worth = [min(each, most) for each in worth]
     nets = [each * chance - cost for each, cost in zip(worth, one.cost, strict=True)]
     at = nets.index(max(nets))
-    if blocks[at] <= left:
-        return (
-            (blocks[at], max(0.0, chance * min(worth[at], one.token * blocks[at])), (slot, head, blocks[at])),
-        )
+    block = blocks[at]
+    if block <= left:
+        return block, max(0.0, chance * min(worth[at], one.token * block))
     if left < 2:
-        return ()
+        return 0, 0.0
     at = min(bisect_left(blocks, left), len(blocks) - 1)
-    return ((left, max(0.0, chance * one.capped(at, left)), (slot, head, left)),)
+    return left, max(0.0, chance * one.capped(at, left))
 
 
 # --- requests without a draft -------------------------------------------------------------------------------
 
 
-def _begins(one: _One, beliefs: Beliefs, market: Market) -> tuple[list[int], list[Addition]]:
-    """Options along the hull, and the steps between them."""
+def _begins(one: _One, beliefs: Beliefs, market: Market) -> tuple[list[int], list[tuple[int, float]]]:
+    """Options along the hull, and the steps between them: (query tokens, gain)."""
     cell = one.cell
     if one.left >= market.enough[cell]:
         begin = market.begin
         steps = zip(begin.tokens[cell].tolist(), begin.gain[cell].tolist(), strict=True)
-        return begin.item[cell].tolist(), [(int(tokens), gain, None) for tokens, gain in steps if tokens]
+        return begin.item[cell].tolist(), [(int(tokens), gain) for tokens, gain in steps if tokens]
     hull = _hull(list(_offers(one, beliefs, market)))
     steps = zip(hull[1:], hull, strict=False)
-    return [item for _, _, item in hull], [(n - m, y - z, None) for (n, y, _), (m, z, _) in steps]
+    return [item for _, _, item in hull], [(n - m, y - z) for (n, y, _), (m, z, _) in steps]
 
 
 def _offers(one: _One, beliefs: Beliefs, market: Market) -> Iterator[tuple[int, float, int]]:
