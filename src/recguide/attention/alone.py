@@ -9,7 +9,8 @@ the last tile, and the keys in flight that each tile meets.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,8 @@ Index = NDArray[np.intp]
 
 MOST = 512
 """Tokens. What is longer is a prompt's chunk, and hardly ever comes again."""
-SHAPES, CUTS = 1024, 16
-"""That are kept: the latter of each number of tiles."""
+SHAPES, CUTS, LISTS = 1024, 16, 64
+"""That are kept: the second of each number of tiles."""
 SPARE = 64
 """Keys that a text may grow by, in whole blocks, before its tiles are cut anew."""
 SOON, LATELY = 32, 256
@@ -50,6 +51,7 @@ class WorkAlone:
     def __init__(self) -> None:
         self._shapes: dict[tuple[Hashable, Tiling], _Shape | None] = {}
         self._cuts: dict[tuple[int, Tiling], _Cuts] = {}
+        self._listed = lru_cache(LISTS)(_Cut.listed)
         self._prefix = 0
         """Where the last one stood."""
 
@@ -57,14 +59,14 @@ class WorkAlone:
         """What `work.work_list` returns, but for where keys end, and with a few blocks to spare; None for
         rows of several requests or very many tokens, and in exact mode.
 
-        Args: lies: tells rows apart that differ in more than prefixes and stems. `order` is kept here.
+        Args: lies: tells rows apart that differ in more than prefixes and stems. The arrays are kept here.
         """
         key = lies, tiling
         shape = self._shapes[key] if key in self._shapes else self._met(key, rows)
         if shape is None:
             return None
         self._prefix = shape.cuts.met_at = prefix = int(rows.prefix[0])
-        return shape.order, shape.cuts.over(prefix + shape.reach).listed(shape)
+        return shape.order, self._listed(shape.cuts.over(prefix + shape.reach), shape)
 
     def refresh(self) -> None:
         """Makes a cut that is soon needed, one at a time."""
@@ -94,7 +96,8 @@ class WorkAlone:
         return _Shape(order, flying, int(tiles[-1, TOKENS]), reach, cuts)
 
 
-class _Shape(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shape:
     """What rows decide, wherever they begin.
 
     Attributes:
@@ -146,7 +149,8 @@ class _Cuts:
         return -(-keys // (self._step * self._tiling.keys))
 
 
-class _Cut(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cut:
     """How so many whole tiles are cut.
 
     Attributes:

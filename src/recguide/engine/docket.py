@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from recguide.core import light
 from recguide.engine.scheduler import Scheduled
 from recguide.speculation.step import Judged, SettleShape
 
 BY_HOST, NO_BLOCK = -2, -1
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Docket:
     """A forward's requests and who decides about them.
 

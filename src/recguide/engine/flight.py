@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from recguide.attention.packing import Flat
+from recguide.core import light
 from recguide.engine.buckets import Bucket
 from recguide.engine.docket import Docket
 from recguide.engine.inputs import Inputs
@@ -43,7 +44,7 @@ class Forward:
         return self.phases.total()
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Ready:
     """A forward that is laid out and packed on the host, and not on its way yet.
 
@@ -61,7 +62,7 @@ class Ready:
     steps: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Landed:
     """What came of a forward.
 

@@ -230,7 +230,8 @@ def _verdict(layout: Layout, spans: Sequence[slice], settled: Settled, answers: 
         row, span = layout.rows[1 + number], spans[1 + number]
         draft = _fill(known_draft(row), row, answers.slots(span), reused.kind)
         assert reused.kind is BranchKind.ANY or draft.tokens[0] == tokens[-1], "a branch fits exactly or not"
-        draft = draft.seeded(tokens[-1])
+        if reused.head is None:  # else its seed was known
+            draft = draft.seeded(tokens[-1])
     return Verdict(
         layout,
         tokens=tokens,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recguide.core import CANDIDATES, RecGuideError
+from recguide.core import CANDIDATES, RecGuideError, light
 from recguide.speculation.picks import Picks
 from recguide.speculation.rows import Branch, BranchKind
 from recguide.speculation.settle import Verdicts, settle
@@ -198,7 +198,7 @@ class SettleTable:
     words: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class StepOutput:
     """What a step decided, on the host: views of what it wrote, so copy what has to outlive the buffer.
 
