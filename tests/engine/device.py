@@ -72,17 +72,21 @@ class PaddedForwards:
         batch = inputs.batch_with(flat)
         # PyTorch's attention takes every token for some row's.
         own = {name: getattr(batch, name)[: flat.tokens] for name in PER_TOKEN}
-        # A fake model reads the rows, which may have been laid out for an earlier step.
-        rows = tuple(
-            replace(
-                row,
-                tokens=tuple(batch.tokens[start : start + len(row.tokens)].tolist()),
-                stem=int(batch.stem[start]),
-                prefix=int(batch.prefix[start]),
-            )
-            for row, start in zip(batch.rows, batch.row_starts, strict=True)
+        # A fake model reads the rows.
+        return self._runner._run(inputs, replace(batch, rows=rows_in(batch), **own))
+
+
+def rows_in(batch):
+    """Its rows as they stand in its arrays: they may have been laid out for an earlier step."""
+    return tuple(
+        replace(
+            row,
+            tokens=tuple(batch.tokens[start : start + len(row.tokens)].tolist()),
+            stem=int(batch.stem[start]),
+            prefix=int(batch.prefix[start]),
         )
-        return self._runner._run(inputs, replace(batch, rows=rows, **own))
+        for row, start in zip(batch.rows, batch.row_starts, strict=True)
+    )
 
 
 class RememberedInputs(Inputs):
