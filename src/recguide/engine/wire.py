@@ -125,7 +125,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Brought(msgspec.Struct, frozen=True, tag=True):
-    """What a step brought, or the taking of a request: pieces, and what the step was."""
+    """What a step, or the taking of requests, brought: all pieces, and what the step was."""
 
     pieces: tuple[Piece, ...] = ()
     reports: tuple[StepReport, ...] = ()

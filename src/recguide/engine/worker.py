@@ -48,6 +48,7 @@ class Worker:
         self._mailbox = mailbox
         self._groups: dict[int, list[Request]] = {}
         self._numbers: dict[Request, int] = {}
+        self._pieces: list[Piece] = []
         self._reports: list[StepReport] = []
         self._stopped = False
         engine.observer = self._observe
@@ -58,8 +59,10 @@ class Worker:
             while not self._stopped:
                 for order in self._mailbox.receive(wait=not self._engine.busy):
                     self._obey(order)
+                self._tell()
                 if self._engine.busy:
                     self._step()
+                    self._tell()
         except EngineFault as fault:
             self._mailbox.send(Fault(str(fault)))
             raise
@@ -86,18 +89,22 @@ class Worker:
                 order.prompt, order.params, deadline=deadline, arrived=order.sent - epoch
             )
         except RecGuideError as error:
-            self._mailbox.send(Brought((Piece(order.number, failure=failure_of(error)),)))
+            self._pieces.append(Piece(order.number, failure=failure_of(error)))
             return
         self._groups[order.number] = requests
         self._numbers.update(dict.fromkeys(requests, order.number))
-        self._mailbox.send(Brought((Piece(order.number),)))
+        self._pieces.append(Piece(order.number))
 
     def _step(self) -> None:
         emitted = self._engine.step()
-        pieces = (*self._chunks(emitted), *self._failures())
-        reports, self._reports = tuple(self._reports), []
-        if pieces or reports:
-            self._mailbox.send(Brought(pieces, reports))
+        self._pieces += self._chunks(emitted)
+        self._pieces += self._failures()
+
+    def _tell(self) -> None:
+        """One message for all that has come."""
+        if self._pieces or self._reports:
+            self._mailbox.send(Brought(tuple(self._pieces), tuple(self._reports)))
+            self._pieces, self._reports = [], []
 
     def _observe(self, report: StepReport) -> None:
         self._reports.append(report)
