@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.guidance.test_price import POLICIES, drawn, made
 from tests.guidance.test_simulation import Coins
-from tests.guidance.worlds import clock, table, view
+from tests.guidance.worlds import EVIDENCE, clock, table, view
 
 from recguide.guidance.batching import ragged
 from recguide.guidance.fixed import Fixed
@@ -22,7 +22,7 @@ from recguide.guidance.outlook import Choice
 from recguide.guidance.price import Price
 from recguide.guidance.simulation import simulate
 from recguide.guidance.step import solve
-from recguide.guidance.view import Plan, behind
+from recguide.guidance.view import Branches, Plan, behind
 
 
 def blind(seen, verifying=0):
@@ -124,3 +124,20 @@ def test_where_the_host_is_slow_planning_ahead_makes_more():
     assert rate(eager, Price(table(0.03), at)) > 1.1 * rate(slow, Price(table(0.03), at))
     assert rate(eager, Fixed(16)) > 1.2 * rate(slow, Fixed(16))
     assert rate(eager, Price(table(0.03), at)) > 0.98 * rate(eager, Fixed(16))
+
+
+def test_behind_a_verification_with_branches_it_counts_as_failed():
+    seen = view(2, draft=8, margin=np.full((2, 8), 0.7), previous=4, full=True)
+    plan = replace(Fixed(8).decide(seen), branches=Branches(*np.array([[1, 3, 1, 8]]).T))
+    then = behind(seen, plan)
+    assert then.previous.tolist() == [4, 8]
+    assert then.full.tolist() == [True, False]
+    assert then.verifying.tolist() == [8, 0]
+
+
+def test_a_draft_behind_branches_is_planned_ahead_and_a_verification_that_may_have_some_is_not():
+    # Where first slots are seldom right, no continuation runs beside a step.
+    policy = Price(table(0.05, evidence=replace(EVIDENCE, step=30.0)), clock())
+    assert len(policy.decide(view(1, draft=8, margin=np.full((1, 8), 0.3))).branches.request)
+    assert policy.ahead(blind(view(1, previous=8))) is not None
+    assert policy.ahead(blind(view(1, draft=8))) is None

@@ -24,6 +24,7 @@ from recguide.engine.planning import Flying, Planner, Rows
 from recguide.engine.request import Request
 from recguide.engine.runner import Runner
 from recguide.engine.scheduler import Scheduled, Scheduler, chunks, prefill_share
+from recguide.guidance.view import LIKELY
 from recguide.speculation import rows
 from recguide.speculation.methods.method import no_branches
 from recguide.speculation.rows import BranchKind, Layout, Phase
@@ -33,9 +34,6 @@ Index = NDArray[np.intp]
 
 UNKNOWN = 0
 """Stands for a token in the layouts of a forward that was made ready before its tokens were known."""
-
-LIKELY = 3
-"""Branches in a forward up to which none of them may be reused: that of more hardly ever comes true."""
 
 _PREFILLS, _DRAFTS = Phase.PREFILL, Phase.DRAFT
 """Looked up once: an enumeration answers slowly."""
@@ -367,12 +365,12 @@ def _block(request: Request, turns: Mapping[Request, Turn]) -> int:
 def _may_be_followed_by_a_draft(verification: Scheduled, alone: bool) -> bool:
     """Whether nothing else follows unless a branch is reused.
 
-    A policy's branches are likely to be, and one of kind ANY fits every outcome. Near the cap a method's next
-    draft depends on what is left, which a request that runs alone waits for; of others it is guessed.
+    A branch of kind ANY fits every outcome. Near the cap a method's next draft depends on what is left, which
+    a request that runs alone waits for; of others it is guessed.
     """
     request, layout = verification.request, verification.layout
     if request.policy is not None:
-        return not layout.branches
+        return True
     whole = request.remaining - len(layout.block) >= request.block
     kinds = [branch.kind for branch in layout.branches]
     return (whole or not (alone or kinds)) and BranchKind.ANY not in kinds

@@ -82,7 +82,8 @@ class Flying(NamedTuple):
 
     Attributes:
         drafts: slots of the draft that it makes, 0 for none.
-        verifies: slots of the draft that it verifies; 0 if it makes one, or emits one token.
+        verifies: slots of the draft that it verifies; 0 if it makes one, or emits one token. No branch beside
+            it is reused.
     """
 
     scheduled: Scheduled
@@ -96,6 +97,10 @@ class Flying(NamedTuple):
     @property
     def is_plain(self) -> bool:
         return not self.drafts and not self.verifies
+
+    @property
+    def forks(self) -> bool:
+        return bool(self.scheduled.layout.branches)
 
     @property
     def moves(self) -> int:
@@ -402,11 +407,13 @@ def _view_behind(flying: Sequence[Flying], given: _Given, most: int) -> View:
         request, draft = one.request, one.scheduled.layout.draft
         step = one.is_plain
         previous, full = (1, False) if step else (history.previous, history.full)
+        if one.forks:
+            previous, full = one.verifies, False
         prefix, left = request.prefill_end + one.moves, max(1, request.remaining - one.moves)
         facts.append((one.drafts, previous, full, history.idle + step, prefix, left))
         drafts.append(draft.margins[: one.verifies] if draft is not None and one.verifies else ())
     seen = _seen(requests, facts, drafts, given, most)
-    verifying = np.array([one.verifies for one in flying], np.int64)
+    verifying = np.array([0 if one.forks else one.verifies for one in flying], np.int64)
     return replace(seen, blind=True, verifying=verifying)
 
 

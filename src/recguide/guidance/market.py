@@ -129,7 +129,7 @@ class MarketMaker:
         plain steps, is another one, so the best of either kind is compared with the best of all.
         """
         clock, host, menus = self._clock, self._host, self.menus
-        waits = host.ms(len(view), Kind.DRAFTS) + host.fork_ms(len(view)) * _branching(len(view))
+        waits = self._waits(len(view))
         cut = self._best(view, cell, menus, waits)
         if waits > host.bare_ms(len(view)):
             fewer = self._beliefs.menus_of(Choice.NOTHING if host.runs_ahead else Choice.BARE)
@@ -146,6 +146,14 @@ class MarketMaker:
         floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2
         token = token_of(menus, cell, price)
         return Market.at(price, rate, floor, self._ratio, token, self._beliefs, menus=menus)
+
+    def _waits(self, requests: int) -> float:
+        """The host's mean time of steps some of which have branches, whose margins are waited for."""
+        host, branching = self._host, _branching(requests)
+        # Behind verifications alone, none of whose branches is reused, drafts are planned ahead all the same.
+        begins = host.bare_ms(requests) if requests == 1 else host.ms(requests, Kind.DRAFTS)
+        forks = host.ms(requests, Kind.DRAFTS) + host.fork_ms(requests)
+        return (1 - branching) * begins + branching * forks
 
     def _best(self, view: View, cell: Ints, menus: Menus, waits: float) -> Cut:
         clock, read = self._clock, float(view.prefix_tokens + view.prefix.sum())

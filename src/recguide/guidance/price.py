@@ -46,14 +46,15 @@ class Price:
         return self._with_probes(view, self._solved(view, cell, self._markets.now(view, cell)))
 
     def ahead(self, view: View) -> Plan | None:
-        """Branches need margins, and nothing else is worth waiting for: in simulation what verifications said
-        last, and which slots of a draft are worth verifying, bring less than the host's time costs."""
+        """Branches beside a draft's verification need its margins. Nothing else is worth waiting for: in
+        simulation what verifications said last, and which slots of a draft are worth verifying, bring less
+        than the host's time costs."""
         self._host.runs_ahead = True
         cell = self._beliefs.cell(view)
         market = self._markets.prepare(view, cell)
-        if not market.ahead:
-            return None
         drafted = bool(view.draft.any())
+        if not market.ahead and (drafted or len(self._solved(view, cell, market).branches.request)):
+            return None
         if market.plain and not drafted:
             return self._with_probes(view, _plain(view, market))
         detour = 0.0 if drafted else self._host.detour_ms(len(view))

@@ -23,7 +23,7 @@ from recguide.guidance.oracle import Oracle
 from recguide.guidance.policy import Policy
 from recguide.guidance.tally import Tally, kind
 from recguide.guidance.traffic import WIDEST, Traffic
-from recguide.guidance.view import Branches, Head, Outcome, Plan, View, behind
+from recguide.guidance.view import LIKELY, Branches, Head, Outcome, Plan, View, behind
 
 NO_TIME = Host()
 
@@ -142,6 +142,8 @@ class _Run:
         if foreseen is None or len(foreseen[0]) != len(seats):
             return view, self._policy.decide(view)
         seen, plan = foreseen
+        if (view.draft > 0)[seen.draft == 0].any():  # a branch was reused
+            return view, self._policy.decide(view)
         block = np.where(fresh, 0, np.minimum(plan.block, view.remaining))
         steps = fresh | ((plan.block > 0) & (block < 2))
         block, verified = np.where(steps, 0, block), np.where(steps, 1, plan.verified)
@@ -150,7 +152,7 @@ class _Run:
     def _foresee(self, view: View, plan: Plan, *, all_run: bool) -> None:
         """Lets the policy plan ahead, where that costs the host another time and all requests' rounds go on;
         else it gets ready for the next step."""
-        if self._host.ahead is not None and all_run and not len(plan.branches.request):
+        if self._host.ahead is not None and all_run and len(plan.branches.request) <= LIKELY:
             seen = behind(view, plan)
             ahead = self._policy.ahead(seen)
             if ahead is not None:

@@ -36,7 +36,8 @@ class View:
         blind: the forward before this step still runs. Of requests whose drafts it makes there are no margins
             yet. Of those whose drafts it verifies there are, but the signals lack a round, and `prefix` and
             `remaining` are as if half of the block passed.
-        verifying: [R] slots of those blocks, 0 of others.
+        verifying: [R] slots of those blocks, 0 of others, and of those beside which branches run that are
+            taken not to be reused: they count as failed.
     """
 
     draft: Ints
@@ -175,20 +176,28 @@ class Outcome:
     head: Ints
 
 
+LIKELY = 3
+"""Branches in a step up to which none of them may be reused: that of more hardly ever comes true."""
+
+
 def behind(view: View, plan: Plan) -> View:
-    """What is known of the step behind that of a plan without branches before its outcome."""
+    """What is known of the step behind that of a plan before its outcome, if none of its branches is reused.
+
+    Then a block beside which some ran is likely to have failed.
+    """
     steps = (plan.verified > 0) & (view.draft == 0)
     moved = (plan.verified + 1) // 2
+    forked = np.bincount(plan.branches.request, minlength=len(view)) > 0
     return replace(
         view,
         draft=plan.block,
-        previous=np.where(steps, 1, view.previous),
-        full=view.full & ~steps,
+        previous=np.where(steps, 1, np.where(forked, plan.verified, view.previous)),
+        full=view.full & ~steps & ~forked,
         idle=view.idle + steps,
         prefix=view.prefix + moved,
         remaining=np.maximum(1, view.remaining - moved),
         blind=True,
-        verifying=np.where(view.draft > 0, plan.verified, 0),
+        verifying=np.where(steps | forked, 0, plan.verified),
     )
 
 
