@@ -25,9 +25,6 @@ from recguide.kv.cache import KVCache, Span
 
 Index = Tensor | slice
 
-FEW = 2**16
-"""Queries times keys of a request up to which attention is spelled out on a CPU."""
-
 
 class ReferenceAttention:
     """Exact attention over the KV cache for every kind of batch, in the cache's own precision."""
@@ -54,9 +51,9 @@ class ReferenceAttention:
             q, kv = turned.take(layer, qkv)
             if len(groups) == 1:
                 return groups[0].attend(layer, q, kv)
-            out = q.new_empty(len(q), q.shape[1] * q.shape[2])
+            out = q.new_empty(len(qkv), q.shape[1] * q.shape[3])
             for group in groups:
-                out[group.queries] = group.attend(layer, q[group.queries], kv)
+                out[group.queries] = group.attend(layer, q[:, :, group.queries], kv)
             return out
 
         return attend
@@ -80,7 +77,8 @@ class _Turned:
         kv_heads = cache.shape.kv_heads
         out = qkv.new_empty(qkv.shape)
         self._turn = _pairs(whole, out) if isinstance(whole, PairRotation) else _halves(whole, out)
-        self._queries, kv = out.split((every - 2 * kv_heads, 2 * kv_heads), 1)
+        queries, kv = out.split((every - 2 * kv_heads, 2 * kv_heads), 1)
+        self._queries = _by_head(queries)[None]
         self._kv = kv.view(tokens, 2, kv_heads, dim)
         self._span = None if slots is None else Span(cache, slots)
         self._written = self._kv if self._span is None else self._kv[: self._span.slots]
@@ -88,7 +86,7 @@ class _Turned:
     def take(self, layer: int, qkv: Tensor) -> tuple[Tensor, Tensor]:
         """Turns projections [N, heads + 2·kv_heads, dim] and writes what is cached of them.
 
-        Returns scaled queries [N, heads, dim], and keys and values [N, 2, kv_heads, dim].
+        Returns scaled queries [1, heads, N, dim], and keys and values [N, 2, kv_heads, dim].
         """
         self._turn(qkv)
         if self._span is not None:
@@ -104,8 +102,9 @@ class _TurnedIntoCache:
         kv_heads, half = cache.shape.kv_heads, dim // 2
         heads = every - 2 * kv_heads
         self._dtype = whole.turns.dtype
-        self._queries = qkv.new_empty(tokens, heads, dim)
-        self._out = self._queries.view(self._dtype)
+        queries = qkv.new_empty(tokens, heads, dim)
+        self._out = queries.view(self._dtype)
+        self._queries = _by_head(queries)[None]
         of_queries, of_kv = whole.turns.split((heads, 2 * kv_heads), 1)
         self._turns = of_queries.contiguous(), of_kv.reshape(tokens, 2, kv_heads, half)
         self._layers = cache.both.view(self._dtype)[:, :, slots].transpose(1, 2).unbind(0)
@@ -162,9 +161,9 @@ def _partners(heads: int, dim: int, device: torch.device) -> Tensor:
 class _InPlace:
     """All keys of a request read where they lie, for a causal row alone on pages side by side."""
 
-    def __init__(self, cache: KVCache, index: slice) -> None:
-        keys, values = cache.keys[:, index], cache.values[:, index]
-        self._layers = list(zip(_across(keys).unbind(0), _by_head(values).unbind(0), strict=True))
+    def __init__(self, cache: KVCache, index: slice, *, one_token: bool) -> None:
+        views = _views(cache.keys[:, index], cache.values[:, index], one_token=one_token)
+        self._layers = list(zip(*(view.unbind(0) for view in views), strict=True))
 
     def load(self, layer: int, kv: Tensor | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         return self._layers[layer]
@@ -173,13 +172,15 @@ class _InPlace:
 class _BroughtTogether:
     """Keys out of the cache, then those of draft rows, in one piece that the layers share."""
 
-    def __init__(self, cache: KVCache, held: Span, count: int, drafts: Index, flying: int) -> None:
+    def __init__(
+        self, cache: KVCache, held: Span, count: int, drafts: Index, flying: int, *, one_token: bool
+    ) -> None:
         both = cache.both.new_empty(count + flying, 2, cache.shape.kv_heads, cache.shape.head_dim)
         self._held = held
         self._drafts = drafts
         self._out_of_cache = held.layout(both[:count])
         self._flying = both[count:] if flying else None
-        self._ready = _across(both[:, 0]), _by_head(both[:, 1])
+        self._ready = _views(both[:, 0], both[:, 1], one_token=one_token)
 
     def load(self, layer: int, kv: Tensor | None) -> tuple[Tensor, Tensor]:
         self._held.read(layer, self._out_of_cache)
@@ -189,14 +190,15 @@ class _BroughtTogether:
         return self._ready
 
 
+def _views(keys: Tensor, values: Tensor, *, one_token: bool) -> tuple[Tensor, Tensor]:
+    """Of [..., keys, kv_heads, dim], what `_Group.attend` wants for one token or several."""
+    keys, values = _by_head(keys), _by_head(values)
+    return (keys.mT, values) if one_token else (keys.unsqueeze(-4), values.unsqueeze(-4))
+
+
 def _by_head(x: Tensor) -> Tensor:
-    """[..., keys, kv_heads, dim] → [..., kv_heads, keys, dim]."""
+    """[..., tokens, heads, dim] → [..., heads, tokens, dim]."""
     return x.transpose(-3, -2)
-
-
-def _across(x: Tensor) -> Tensor:
-    """[..., keys, kv_heads, dim] → [..., kv_heads, dim, keys]."""
-    return _by_head(x).transpose(-2, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,50 +208,29 @@ class _Group:
     Attributes:
         queries: the request's n tokens among the batch's.
         memory: its keys: the prefix, its causal row, which is written before it is read, and its draft rows.
-        mask: [n, keys] added to the scores; None if every query sees every key, or for `square`.
+        mask: [1, 1, n, keys] added to the scores; None if every query sees every key, or for `square`.
         square: whether the rule is that of a lone causal row without prefix.
-        spelled_out: whether two products and a softmax take the place of PyTorch's fused attention, which
-            on a CPU costs twice as much where there are few scores.
+        one_token: whether n is 1 on a CPU: two products and a softmax are as fast there as PyTorch's fused
+            attention, or faster; for more tokens they are half as fast.
     """
 
     queries: Index
     memory: _InPlace | _BroughtTogether
     mask: Tensor | None
     square: bool
-    spelled_out: bool
+    one_token: bool
 
     def attend(self, layer: int, q: Tensor, kv: Tensor | None) -> Tensor:
-        """[n, heads · dim] for scaled queries q [n, heads, dim]; kv are the whole batch's, if any fly."""
+        """[n, heads · dim] for scaled queries q [1, heads, n, dim]; kv are the whole batch's, if any fly."""
         keys, values = self.memory.load(layer, kv)
-        tokens, heads, dim = q.shape
-        kv_heads = len(values)
-        # kv_heads serves as the batch and the query heads that share one as its heads: keys and values are
-        # read where they lie instead of being repeated for every query head.
-        if self.spelled_out:
-            return self._spelled_out(q, keys, values)
-        with _backend(masked=self.mask is not None and q.is_cuda):
+        if self.one_token:  # [kv_heads, dim, keys] and [kv_heads, keys, dim]
+            scores = torch.bmm(q.view(len(values), -1, q.shape[3]), keys)
+            return torch.bmm(scores.softmax(-1), values).view(1, -1)
+        with _backend(masked=self.mask is not None and q.is_cuda):  # both [1, kv_heads, keys, dim]
             out = scaled_dot_product_attention(
-                q.unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3),
-                keys.mT[:, None].expand(-1, heads // kv_heads, -1, -1),
-                values[:, None].expand(-1, heads // kv_heads, -1, -1),
-                attn_mask=self.mask,
-                is_causal=self.square,
-                scale=1.0,
+                q, keys, values, attn_mask=self.mask, is_causal=self.square, scale=1.0, enable_gqa=True
             )
-        return out.permute(2, 0, 1, 3).reshape(tokens, heads * dim)
-
-    def _spelled_out(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """The same with keys [kv_heads, dim, keys] and values [kv_heads, keys, dim] as two products."""
-        tokens, heads, dim = q.shape
-        kv_heads = len(values)
-        if tokens == 1:  # the same in fewer views
-            return torch.bmm(torch.bmm(q.view(kv_heads, -1, dim), keys).softmax(-1), values).view(1, -1)
-        shared = q.unflatten(1, (kv_heads, -1)).transpose(0, 1).reshape(kv_heads, -1, dim)
-        scores = torch.bmm(shared, keys)
-        if self.mask is not None:
-            scores.view(kv_heads, tokens, heads // kv_heads, -1).add_(self.mask[:, None])
-        out = torch.bmm(scores.softmax(-1), values)
-        return out.view(kv_heads, tokens, -1).transpose(0, 1).reshape(tokens, -1)
+        return out.transpose(1, 2).reshape(q.shape[2], -1)
 
 
 def _backend(*, masked: bool) -> AbstractContextManager[object]:
@@ -274,21 +255,22 @@ def _group(batch: PackedBatch, request: int, cache: KVCache) -> _Group:
     count = prefix + tokens - flying
     held = _slots(batch.block_tables[request], count, cache.page_size)
     device = batch.tokens.device
+    one_token = tokens == 1 and device.type == "cpu"
     if isinstance(held, slice) and not flying:
-        memory = _InPlace(cache, held)
+        memory = _InPlace(cache, held, one_token=one_token)
     else:
-        memory = _BroughtTogether(cache, Span(cache, held), count, _index(drafts, device), flying)
-    spelled_out = device.type == "cpu" and tokens * (prefix + tokens) <= FEW
+        index = _index(drafts, device)
+        memory = _BroughtTogether(cache, Span(cache, held), count, index, flying, one_token=one_token)
     alone, causal = len(ranges) == 1, not flying
-    square = not spelled_out and alone and causal and prefix == 0 and tokens > 1
+    square = alone and causal and prefix == 0 and tokens > 1
     queries = _index([own for _, own in ranges], device)
     sees_all = alone and (not causal or tokens == 1)
     mask = None if square or sees_all else _mask(batch, queries, prefix, cache.keys)
-    return _Group(queries, memory, mask, square, spelled_out)
+    return _Group(queries, memory, mask, square, one_token)
 
 
 def _mask(batch: PackedBatch, tokens: Index, prefix: int, like: Tensor) -> Tensor | None:
-    """[n, prefix + n] zeros where a query sees a key and -inf elsewhere; None if nothing is hidden.
+    """[1, 1, n, prefix + n] zeros where a query sees a key and -inf elsewhere; None if nothing is hidden.
 
     The whole rule is written out because a backend's own causal flag aligns at the top left, which is right
     only without a prefix.
@@ -298,7 +280,7 @@ def _mask(batch: PackedBatch, tokens: Index, prefix: int, like: Tensor) -> Tenso
         return None
     mask = like.new_zeros(len(seen), prefix + len(seen))
     mask[:, prefix:].masked_fill_(~seen, float("-inf"))
-    return mask
+    return mask[None, None]
 
 
 def _slots(pages: Tensor, count: int, page_size: int) -> Index:
