@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 
 from recguide.models.adapter_files import named_tensors
 from recguide.models.checkpoint import named_weights
-from recguide.models.norm import RmsNorm
+from recguide.models.norm import ELSEWHERE, RmsNorm
 from recguide.models.rotary import inverse_frequencies
 
 
@@ -272,9 +272,24 @@ def test_norm_is_the_formula(dtype, scale):
     assert torch.allclose(found.double(), exact, rtol=8 * torch.finfo(dtype).eps, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_norm_without_its_weight_follows_what_is_added_to_x(dtype, scale):
+    x, y = (torch.randn(5, 24, dtype=dtype) * scale for _ in range(2))
+    norm = RmsNorm(24, 1e-5, dtype, torch.device("cpu"))
+    running = norm.begin(x)
+    for total in (x, x + y):
+        exact = total.double() / torch.sqrt((total.double() ** 2).mean(-1, keepdim=True) + 1e-5)
+        found = norm(running, ELSEWHERE).double() * math.sqrt(24)
+        assert torch.allclose(found, exact, rtol=8 * torch.finfo(dtype).eps, atol=0)
+        running.add_(y)
+
+
 def test_norm_of_zeros_is_zero():
     norm = RmsNorm(24, 1e-5, torch.float32, torch.device("cpu"))
-    assert torch.equal(norm(torch.zeros(2, 24), torch.ones(24)), torch.zeros(2, 24))
+    zeros = torch.zeros(2, 24)
+    assert torch.equal(norm(zeros, torch.ones(24)), zeros)
+    assert torch.equal(norm(norm.begin(zeros), ELSEWHERE), zeros)
 
 
 def test_random_weights_are_those_of_the_seed():

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from recguide.core import RecGuideError
 from recguide.models.config import ModelConfig
 from recguide.models.layout import Part, parts
+from recguide.models.views import columns
 from recguide.models.weights import matrix, table
 
 Ranks = Mapping[tuple[int, str], "LoraRank"]
@@ -67,19 +68,19 @@ class Delta(nn.Module):
     ) -> None:
         super().__init__()
         self.pieces = tuple(_lay_out(pieces))
-        self._ranks = [lora.rank for _, lora in pieces]
-        inputs = pieces[0][0].inputs
-        self.inner = matrix(inputs, sum(self._ranks), dtype, device)
+        inputs, ranks = pieces[0][0].inputs, sum(lora.rank for _, lora in pieces)
+        self.inner = matrix(inputs, ranks, dtype, device)
         self.folded: Folded | None = None
         self.outer = nn.ParameterList(matrix(lora.rank, part.outputs, dtype, device) for part, lora in pieces)
 
     def add(self, x: Tensor, y: Tensor) -> None:
         """Adds the deltas of x [n, in] to y [n, fused out] in place; computed in the adapter's precision."""
-        inner = torch.mm(x.to(self.inner.dtype), self.inner)
-        lows = inner.split(self._ranks, 1) if len(self._ranks) > 1 else (inner,)
-        for piece, outer, low in zip(self.pieces, self.outer, lows, strict=True):
-            # A view costs as much as a small operation on a CPU; most single pieces are all of y.
-            target = y if piece.part.outputs == y.shape[1] else y[:, piece.outputs]
+        # A view costs a CPU as much as a small operation: none is made that can be done without.
+        same = x.dtype == self.inner.dtype
+        inner = torch.mm(x if same else x.to(self.inner.dtype), self.inner)
+        for piece, outer in zip(self.pieces, self.outer, strict=True):
+            low = columns(inner, piece.ranks)
+            target = columns(y, piece.outputs)
             if target.dtype == outer.dtype:
                 target.addmm_(low, outer, alpha=piece.lora.scale)
             else:

@@ -125,7 +125,7 @@ class Decoder(nn.Module):
         """
         if adapter is not None and adapter.arranged != self.arranged:
             raise RecGuideError("adapter: its weights are not arranged as the decoder's; load both anew")
-        x = self.embed(tokens, adapter, on, masked)
+        x = self.ops.begin(self.embed(tokens, adapter, on, masked))
         rotation = self.rotary.at(positions)
         norms = self.norms
         normed = self.ops.norm(x, norms[0])

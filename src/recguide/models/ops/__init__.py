@@ -31,6 +31,10 @@ class Ops(Protocol):
         """Whether deltas must have been folded (`recguide.models.folding`) before they are used."""
         ...
 
+    def begin(self, x: Tensor) -> Tensor:
+        """The embeddings x [N, hidden] as `norm` and `residual` want them."""
+        ...
+
     def project(self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         """normed [N, hidden] times matrix [hidden, out]: [N, out]."""
         ...

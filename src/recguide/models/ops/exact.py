@@ -33,6 +33,9 @@ class ExactOps:
     def __init__(self, eps: float) -> None:
         self._eps = eps
 
+    def begin(self, x: Tensor) -> Tensor:
+        return x
+
     def project(self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         matrix, detour = by_weights(matrix, delta, on)
         return multiply(normed, matrix, TILE, detour=detour)

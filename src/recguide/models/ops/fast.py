@@ -30,6 +30,9 @@ class FastOps:
     def __init__(self, eps: float) -> None:
         self._eps = eps
 
+    def begin(self, x: Tensor) -> Tensor:
+        return x
+
     def project(self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         tile = _tile("plain", matrix, normed, delta, on)
         if tile is None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from recguide.models.adapter import Delta
 from recguide.models.norm import RmsNorm
 from recguide.models.ops import Touched
+from recguide.models.views import columns, tail
 
 
 class TorchOps:
@@ -23,16 +24,16 @@ class TorchOps:
     def __init__(self, hidden_size: int, eps: float, dtype: torch.dtype, device: torch.device) -> None:
         self.norm = RmsNorm(hidden_size, eps, dtype, device)
 
+    def begin(self, x: Tensor) -> Tensor:
+        return self.norm.begin(x)
+
     def project(self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         return _with_delta(torch.mm(normed, matrix), normed, delta, on)
 
     def gated(self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
         both = self.project(normed, gate_up, delta, on)
-        tokens, width = both.shape
-        half = width // 2
-        # The halves; a slice is this after some more calls, which cost a CPU twice as much.
-        gate = both.as_strided((tokens, half), (width, 1), 0)
-        up = both.as_strided((tokens, half), (width, 1), half)
+        half = both.shape[1] // 2
+        gate, up = columns(both, slice(0, half)), columns(both, slice(half, 2 * half))
         return F.silu(gate, inplace=True).mul_(up)
 
     def residual(
@@ -54,7 +55,7 @@ def _with_delta(y: Tensor, x: Tensor, delta: Delta | None, on: Touched) -> Tenso
     elif isinstance(on, Tensor):
         delta.add(x * on[:, None], y)
     else:
-        delta.add(x[on], y[on])
+        delta.add(tail(x, on.start), tail(y, on.start))
     return y
 
 
@@ -67,5 +68,5 @@ def head_logits(hidden: Tensor, head: Tensor) -> Tensor:
     half = hidden.dtype in (torch.bfloat16, torch.float16)
     if half and hidden.is_cuda and not torch.is_grad_enabled():
         return torch.mm(hidden, head.t(), out_dtype=torch.float32)
-    logits = F.linear(hidden, head)
+    logits = torch.mm(hidden, head.t())
     return logits if logits.dtype == torch.float64 else logits.float()
