@@ -86,6 +86,7 @@ def rows_of(subject: Subject, loads: Sequence[int], seconds: float) -> list[dict
                     "host_ms": host.ms(seats, Kind.DRAFTS),
                     "host_branches_ms": host.ms(seats, Kind.BRANCHES),
                     "host_plain_ms": host.ms(seats, Kind.PLAIN),
+                    "host_ahead_ms": host.ms(seats, Kind.AHEAD),
                     "policy_ms": served.policy_ms,
                     "steps": len(served.step_ms),
                     "query_tokens": served.mean_query_tokens,

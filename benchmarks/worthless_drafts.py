@@ -92,6 +92,7 @@ def _row(way: str, served: Served, cost: CostTable) -> dict[str, Any]:
         "host_ms": host.ms(served.load, Kind.DRAFTS),
         "host_branches_ms": host.ms(served.load, Kind.BRANCHES),
         "host_plain_ms": host.ms(served.load, Kind.PLAIN),
+        "host_ahead_ms": host.ms(served.load, Kind.AHEAD),
     }
 
 

@@ -32,6 +32,15 @@ def test_the_hosts_time_slows_what_does_not_run_ahead_of_it(cli):
     assert busy["ar"] > 0.8 * free["ar"]  # but where a text begins
 
 
+def test_what_is_planned_ahead_does_not_wait_for_the_host(cli):
+    arguments = ("-c", "4", "--policy", "fixed", "--length", "64", "--json", "--host", "5", "1")
+    waiting, ahead = (
+        json.loads(cli("simulate", *more).stdout)["rows"][0]["tokens_per_s"]
+        for more in (arguments, (*arguments, "--host-ahead", "0", "0"))
+    )
+    assert ahead > 1.5 * waiting
+
+
 def test_the_same_seed_says_the_same(cli):
     arguments = ("simulate", "-c", "2", "--policy", "fixed", "--arrivals", "20", "--length", "64", "--json")
     assert cli(*arguments).stdout == cli(*arguments).stdout
@@ -47,6 +56,7 @@ def test_the_same_seed_says_the_same(cli):
         (("--batching", "none"), "ragged"),
         (("-c", "0"), "load"),
         (("--host", "-1", "0"), "host"),
+        (("--host-ahead", "-1", "0"), "host-ahead"),
         (("-c", "8", "--texts", "8", "--policy", "fixed", "--length", "64"), "raise --texts"),
     ],
 )

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.guidance.worlds import clock, table, view
 
+from recguide.bench.guided.overlap import Overlap
 from recguide.core import ParameterError
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.history import History
@@ -303,3 +304,28 @@ def test_a_view_of_requests_on_the_host():
     assert seen.draft.tolist() == [3, 0]
     assert seen.margins.tolist() == [[1.0, 0.3, 0.9], [0, 0, 0]]
     assert seen.only(np.array([1])).prefix.tolist() == [20]
+
+
+def blind(seen):
+    return replace(seen, blind=True, verifying=np.zeros(len(seen), np.int64))
+
+
+def test_the_paper_plans_ahead_what_it_knows_already():
+    """Blocks by eq. 3 need what verification says, branches the margins of their draft."""
+    chooses, fixed = Paper(table(), clock()), Paper(table(), clock(), block=16)
+    assert chooses.ahead(blind(view(4))) is None
+    assert chooses.ahead(blind(view(4, draft=(8, 0, 8, 8), margin=np.ones((4, 8))))) is None
+    whole = chooses.ahead(blind(view(4, draft=8, margin=np.zeros((4, 8)))))
+    assert whole.verified.tolist() == [8] * 4
+    assert not len(whole.branches.request)
+    for alone in (chooses, fixed):
+        assert alone.ahead(blind(view(1, draft=16, margin=np.zeros((1, 16))))) is None
+    assert fixed.ahead(blind(view(1))).block.tolist() == [16]
+
+
+def test_overlaps_wait_only_for_margins_that_they_ask():
+    linear, overlap = Overlap(16, 0, continuation=False), Overlap(16, 2, continuation=True)
+    drafted, none = blind(view(1, draft=16, margin=np.zeros((1, 16)))), blind(view(1))
+    assert overlap.ahead(drafted) is None
+    assert linear.ahead(drafted).verified.tolist() == [16]
+    assert linear.ahead(none).block.tolist() == overlap.ahead(none).block.tolist() == [16]

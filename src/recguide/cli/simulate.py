@@ -65,6 +65,14 @@ def simulate(
         tuple[float, float],
         typer.Option(help="The same of plain steps alone, which run ahead of the host.", metavar="STEP EACH"),
     ] = (0.0, 0.0),
+    host_ahead: Annotated[
+        tuple[float, float] | None,
+        typer.Option(
+            help="The same of steps that policies plan before the outcome of the forward before is known.",
+            metavar="STEP EACH",
+            show_default="none are",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of texts and arrivals.")] = 0,
     json_output: Json = False,
 ) -> None:
@@ -83,9 +91,9 @@ def simulate(
     names, loads = policy or list(DEFAULT_POLICIES), load or [16]
     if min(loads) < 1 or length < 8:
         raise typer.BadParameter("--load must be at least 1, --length at least 8")
-    if min(*host, *host_plain) < 0:
-        raise typer.BadParameter("--host and --host-plain must not be negative")
-    beside = Host(plain=host_plain, other=host)
+    if min(*host, *host_plain, *(host_ahead or ())) < 0:
+        raise typer.BadParameter("--host, --host-plain and --host-ahead must not be negative")
+    beside = Host(plain=host_plain, other=host, ahead=host_ahead)
     jobs = [(seats, name) for seats in loads for name in names]
     policies = [_policy(name, table, clock) for _, name in jobs]
     rows: list[tuple[int, str, Tally]] = []
@@ -107,7 +115,7 @@ def simulate(
             rows.append((seats, name, tally))
     if json_output:
         settings = {"process": process if trace is None else str(trace), "cost": cost, "batching": batching}
-        settings |= {"host_ms": host, "host_plain_ms": host_plain}
+        settings |= {"host_ms": host, "host_plain_ms": host_plain, "host_ahead_ms": host_ahead}
         print_json({**settings, "seed": seed, "rows": [_row(*row) for row in rows]})
     else:
         _show(rows)

@@ -59,6 +59,13 @@ class Paper(Unlearning):
         branches = overlap(view, block) if overlaps else Branches.none()
         return whole_blocks(view, block, branches)
 
+    def ahead(self, view: View) -> Plan | None:
+        """Eq. 3 waits for what verification says, and branches for the margins of their draft."""
+        drafted = view.draft > 0
+        forks = self._overlap and len(view) == 1 and bool(drafted.any())
+        chooses = self._block is None and not drafted.all()
+        return None if forks or chooses else self.decide(view)
+
     def rho(self, load: int) -> float:
         if load not in self._rho:
             self._rho[load] = table_rho(self._table, BLOCKS, self._round_ms(load))

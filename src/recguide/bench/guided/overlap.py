@@ -38,6 +38,11 @@ class Overlap(Unlearning):
         branches = Branches(*np.array(found, np.int64).T) if found else Branches.none()
         return whole_blocks(view, np.full(len(view), self.block, np.int64), branches)
 
+    def ahead(self, view: View) -> Plan | None:
+        """Branches wait for the margins of their draft."""
+        forks = self.corrections or self.continuation
+        return None if forks and view.draft.any() else self.decide(view)
+
     def _branches(self, view: View, row: int) -> list[tuple[int, int, int, int]]:
         """(request, slot, head, block) of one request's draft in hand."""
         left = int(view.remaining[row])

@@ -164,8 +164,8 @@ class Noted:
         if plan is not self._last:
             self._last, self._kind = plan, kind_of(view, plan)
         kind, plain, self._plain = self._kind, self._plain, self._kind is Kind.PLAIN
-        # The first plain step behind others is waited for as well.
-        kind = Kind.DRAFTS if self._plain and not plain else kind
+        # The first plain step behind others is waited for as well, unless it was planned ahead.
+        kind = Kind.DRAFTS if self._plain and not plain and not view.blind else kind
         if self.served is not None:
             self.served.timed.append(Timed(kind, view, plan, ms))
         self._policy.timed(view, plan, ms, waited_ms)
