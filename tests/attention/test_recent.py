@@ -107,6 +107,15 @@ def test_who_refreshes_between_waits_for_no_list_but_the_first(monkeypatch):
     assert 2 <= len(made) < 40
 
 
+def test_rows_that_are_about_to_move_get_a_list_that_serves_them_then(monkeypatch):
+    known, rows = RecentWork(), [(0, 0, True, 3), OTHER]
+    made = []
+    monkeypatch.setattr(recent, "work_list", lambda *args: made.append(args) or work_list(*args))
+    known.lasting.work_list(lying(rows), columns(rows, [7, 0]), TILING)
+    known.work_list(lying(rows), columns(rows, [7 + recent.SOON, 0]), TILING)
+    assert len(made) == 1
+
+
 def test_stems_that_move_take_no_new_list(monkeypatch):
     calls = [([(0, 0, True, 4), OTHER, (0, stem, False, 2)], 5) for stem in range(5)]
     assert lists_made(monkeypatch, calls) == 1 + 1

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from recguide.attention.columns import Arrays, Column, Columns
 from recguide.attention.places import FACTS, SLOT, places_of
-from recguide.attention.recent import RecentWork
+from recguide.attention.recent import WorkLists
 from recguide.attention.structure import Structure, structure_of
 from recguide.attention.work import FIELDS, OWN, SEEN, TOKEN, RowColumns, Tiling, items_cap, work_list
 from recguide.core import AdapterUse, PackedBatch, RecGuideError, Row
@@ -124,7 +124,7 @@ class Flat:
         arrays: Arrays,
         tables: Tables,
         tiling: Tiling | None = None,
-        recent: RecentWork | None = None,
+        recent: WorkLists | None = None,
     ) -> None:
         """Writes the batch into arrays of its own shape or a larger one, padding included, but for what
         follows from where rows begin (see `places`).
@@ -139,7 +139,7 @@ class Flat:
         arrays: Arrays,
         tables: Tables,
         tiling: Tiling | None = None,
-        recent: RecentWork | None = None,
+        recent: WorkLists | None = None,
     ) -> None:
         """Writes what `fill_structure` leaves out."""
         arrays["tokens"][: self.tokens] = list(chain.from_iterable([row.tokens for row in self.packed_rows]))
@@ -150,7 +150,7 @@ class Flat:
         arrays: Arrays,
         tables: Iterable[tuple[int, Sequence[int] | Ints]],
         tiling: Tiling | None = None,
-        recent: RecentWork | None = None,
+        recent: WorkLists | None = None,
     ) -> None:
         """Writes where rows begin, and what work that makes.
 
@@ -192,7 +192,7 @@ def pack(
     page_size: int,
     device: torch.device | str = "cpu",
     tiling: Tiling | None = None,
-    recent: RecentWork | None = None,
+    recent: WorkLists | None = None,
 ) -> PackedBatch:
     """Packs rows of any number of requests into one forward without any padding (architecture §2).
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,18 @@ class _Known:
         return self.on - int(moved.max()) if moved.min() >= self.back else -1
 
 
+class WorkLists(Protocol):
+    """Makes work lists."""
+
+    def work_list(self, lies: Hashable, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
+        """What `work.work_list` returns, but for where keys end, and with blocks to spare where it does not
+        matter. The arrays are kept here.
+
+        Args: lies: tells rows apart that differ in more than prefixes and stems.
+        """
+        ...
+
+
 class RecentWork:
     """Makes work lists, from recent ones where it can."""
 
@@ -65,17 +78,21 @@ class RecentWork:
         """Those that will not serve much longer, and whom they have served."""
 
     def work_list(self, lies: Hashable, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
-        """What `work.work_list` returns, but for where keys end, and with blocks to spare where it does not
-        matter. The arrays are kept here.
+        return self.listed(lies, rows, tiling, lasting=False)
 
-        Args: lies: tells rows apart that differ in more than prefixes and stems.
-        """
+    @property
+    def lasting(self) -> WorkLists:
+        """The same for rows that are about to move: their list serves them then."""
+        return _Lasting(self)
+
+    def listed(self, lies: Hashable, rows: RowColumns, tiling: Tiling, *, lasting: bool) -> tuple[Ints, Ints]:
+        """As `work_list`, or `lasting.work_list`."""
         alone = self._alone.work_list(lies, rows, tiling)
         if alone is not None:
             return alone
         key = (lies, tiling)
         known = self._known.get(key)
-        if known is None and self._is_new(key):
+        if known is None and not lasting and self._is_new(key):
             return work_list(rows, tiling)
         left = -1 if known is None else known.serves(rows.prefix + rows.stem)
         if known is None or left < 0:
@@ -106,6 +123,14 @@ class RecentWork:
         if len(self._met) > KEPT:
             self._met.popitem(last=False)
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Lasting:
+    recent: RecentWork
+
+    def work_list(self, lies: Hashable, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
+        return self.recent.listed(lies, rows, tiling, lasting=True)
 
 
 def most_spare(tiling: Tiling) -> int:

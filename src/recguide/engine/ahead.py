@@ -113,7 +113,7 @@ class RunAhead:
         plan = [*follows.plan, *_prefills(prefills, chunks(needs, rest), len(follows.plan))]
         if not plan or self._scheduler.reserve(plan) is None:
             return None
-        ready = self._runner.ready(plan, follows.steps)
+        ready = self._runner.ready(plan, follows.steps, moves=bool(follows.drafts))
         if any(ready.docket.places[at] == BY_HOST for at in (*follows.blocks, *follows.late)):
             # It has more stop tokens than a graph has room for: no table holds its block.
             return None

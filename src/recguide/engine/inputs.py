@@ -15,7 +15,7 @@ from torch import Tensor
 from recguide.attention.columns import Column, Columns
 from recguide.attention.packing import BatchShape, Flat, Tables, batch_of, fill_structure
 from recguide.attention.places import WantedPlaces, places_of
-from recguide.attention.recent import RecentWork
+from recguide.attention.recent import WorkLists
 from recguide.attention.structure import Structure
 from recguide.core import AdapterUse, PackedBatch
 from recguide.engine.request import Sampling
@@ -147,7 +147,7 @@ class Inputs:
         tables: Tables,
         sampling: Sequence[Sampling],
         judged: Sequence[Judged],
-        recent: RecentWork | None = None,
+        recent: WorkLists | None = None,
     ) -> None:
         """Writes a forward's rows and tables on the host.
 
@@ -166,7 +166,7 @@ class Inputs:
         before: Inputs,
         flat: Flat,
         grown: Iterable[tuple[int, NDArray[np.int32]]],
-        recent: RecentWork | None = None,
+        recent: WorkLists | None = None,
     ) -> None:
         """Writes plain steps that follow those of `before`, an input of the same room, but for their tokens.
 
@@ -184,7 +184,7 @@ class Inputs:
         table: NDArray[np.int32],
         tokens: Sequence[int],
         judged: Judged,
-        recent: RecentWork | None = None,
+        recent: WorkLists | None = None,
     ) -> None:
         """Writes what differs from one forward of a request to another of the same structure.
 
@@ -217,7 +217,7 @@ class Inputs:
         """Changes these words of the blocks to settle."""
         self._arrays["settle"][words] = tokens
 
-    def move(self, flat: Flat, recent: RecentWork | None = None) -> None:
+    def move(self, flat: Flat, recent: WorkLists | None = None) -> None:
         """The same rows where `flat` has them."""
         flat.fill_begins(self._arrays, (), self.room.batch.tiling, recent)
 

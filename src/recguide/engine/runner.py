@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recguide.attention.packing import Flat, Tables, pack
-from recguide.attention.recent import RecentWork
+from recguide.attention.recent import RecentWork, WorkLists
 from recguide.core import AdapterUse, Backbone, PackedBatch, RecGuideError, Row
 from recguide.engine.backends import attention_for
 from recguide.engine.buckets import Bucket, Buckets
@@ -102,10 +102,11 @@ class Runner:
             _nothing,
         )
 
-    def ready(self, plan: Sequence[Scheduled], steps: Sequence[int] = ()) -> Ready:
+    def ready(self, plan: Sequence[Scheduled], steps: Sequence[int] = (), *, moves: bool = False) -> Ready:
         """Packs a plan on the host, which may be done while another forward runs, but one plan at a time.
 
-        `steps` of it are plain steps of requests that have a token on its way.
+        `steps` of it are plain steps of requests that have a token on its way; if it `moves`, some of its rows
+        are about to be `moved`.
         """
         flat, tables = self._flat(plan)
         bucket = None if self._replays is None else self._replays.bucket(flat)
@@ -113,7 +114,7 @@ class Runner:
             inputs = inputs_alone(plan, flat, tables, self._attention, self.pool.page_size, self._device)
         else:
             inputs = self._replays.inputs(bucket)
-        docket = self._filled(inputs, plan, flat, tables)
+        docket = self._filled(inputs, plan, flat, tables, self._recent.lasting if moves else self._recent)
         # Some may be left to the host: the room for stop tokens is not the same in all inputs.
         settled = [docket.places[at] for at in steps if docket.places[at] != BY_HOST]
         if settled:
@@ -129,12 +130,17 @@ class Runner:
         return Flat(rows, tables, self.pool.page_size), tables
 
     def _filled(
-        self, inputs: Inputs, plan: Sequence[Scheduled], flat: Flat, tables: Sequence[NDArray[np.int32]]
+        self,
+        inputs: Inputs,
+        plan: Sequence[Scheduled],
+        flat: Flat,
+        tables: Sequence[NDArray[np.int32]],
+        recent: WorkLists,
     ) -> Docket:
         """Fills an input with a plan; returns who decides what."""
         docket = docket_of(plan, inputs.room.settle)
         sampling = [scheduled.request.sampling for scheduled in plan]
-        inputs.fill(flat, tables, sampling, docket.judged, self._recent)
+        inputs.fill(flat, tables, sampling, docket.judged, recent)
         return docket
 
     def standing(self, plan: Sequence[Scheduled], inputs: Inputs | None = None) -> Ready | None:
@@ -147,7 +153,7 @@ class Runner:
         if bucket is None:
             return None
         inputs = inputs or self._with_graphs.own_inputs(bucket)
-        return Ready(plan, self._filled(inputs, plan, flat, tables), flat, bucket, inputs)
+        return Ready(plan, self._filled(inputs, plan, flat, tables, self._recent), flat, bucket, inputs)
 
     def packed_again(
         self, ready: Ready, begins: tuple[list[int], list[int]], tokens: Sequence[int], judged: Judged
