@@ -105,8 +105,8 @@ class Runner:
     def ready(self, plan: Sequence[Scheduled], steps: Sequence[int] = (), *, moves: bool = False) -> Ready:
         """Packs a plan on the host, which may be done while another forward runs, but one plan at a time.
 
-        `steps` of it are plain steps of requests that have a token on its way; if it `moves`, some of its rows
-        are about to be `moved`.
+        `steps` of it are plain steps of requests that have a token on its way; if it `moves`, some rows are
+        about to be `moved`.
         """
         flat, tables = self._flat(plan)
         bucket = None if self._replays is None else self._replays.bucket(flat)
