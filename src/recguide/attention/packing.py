@@ -7,7 +7,6 @@ A `BatchShape` fixes where each array lies, so a CUDA graph finds the next batch
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass
 from itertools import chain
 
@@ -92,8 +91,8 @@ class Flat:
 
     def beginning(self, begins: Ints) -> Flat:
         """The same rows with these stems and prefixes [2, rows]."""
-        other = copy(self)
-        other.begins = begins
+        other = object.__new__(Flat)  # a tenth of what `copy` takes
+        other.rows, other.structure, other.begins = self.rows, self.structure, begins
         return other
 
     @property

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import mul
 from typing import NamedTuple
 
 import numpy as np
 
-from recguide.core import MAX_BLOCK
+from recguide.core import MAX_BLOCK, light
 from recguide.engine.plan import Turn
 from recguide.engine.request import Request
 from recguide.engine.rounds import Verdict
@@ -46,7 +46,7 @@ class _Given(NamedTuple):
         return _Given(self.tokens + tokens, self.prefix_tokens + prefix, self.pairs + tokens * prefix)
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Decided:
     """What one policy saw and planned; `requests` [R] are the view's.
 
@@ -61,7 +61,7 @@ class Decided:
     teaches: bool
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Planned:
     """One step of all policies.
 

@@ -168,7 +168,8 @@ class Runner:
         flat = ready.flat.beginning(np.array(begins, np.int32))
         table = ready.plan[0].request.table.array
         ready.inputs.fill_again(flat, table, tokens, judged, self._recent)
-        return replace(ready, flat=flat, docket=replace(ready.docket, judged=[judged]))
+        docket = Docket(ready.docket.spans, [judged], ready.docket.places)
+        return Ready(ready.plan, docket, flat, ready.bucket, ready.inputs)
 
     def ready_again(self, ready: Ready, grown: Iterable[int]) -> Ready:
         """Packs the plain steps that follow those of `ready`; `grown` are requests of it with new pages."""
@@ -183,7 +184,7 @@ class Runner:
         """The same forward with its rows [rows] so many positions further on."""
         flat = ready.flat.moved(by)
         ready.inputs.move(flat, self._recent)
-        return replace(ready, flat=flat)
+        return Ready(ready.plan, ready.docket, flat, ready.bucket, ready.inputs, ready.steps)
 
     def go(self, ready: Ready) -> Flight:
         """Starts the forward. The one before must have landed."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 
 import numpy as np
 
-from recguide.core import CANDIDATES
+from recguide.core import CANDIDATES, light
 from recguide.guidance.arrays import Bools, Floats, Ints
 from recguide.guidance.history import History
 
@@ -19,7 +19,7 @@ class Head(IntEnum):
     CONTINUATION = 0
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class View:
     """The requests that decode in this step, R of them.
 
@@ -92,7 +92,7 @@ class View:
         return replace(self, **rows)
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Branches:
     """[K] each, sorted by request: a prospective next draft beside a verification.
 
@@ -125,7 +125,7 @@ class Branches:
         return Branches(number[self.request[mine]], self.slot[mine], self.head[mine], self.block[mine])
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Plan:
     """What each request does in this step.
 
@@ -159,7 +159,7 @@ class Plan:
         return replace(self, block=self.block[chosen], verified=self.verified[chosen], branches=branches)
 
 
-@dataclass(frozen=True, slots=True)
+@light
 class Outcome:
     """What came of a plan, [R] each.
 
