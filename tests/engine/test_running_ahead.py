@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from random import Random
 
+import numpy as np
 import pytest
 from tests.engine import test_equality
 from tests.engine.device import padded_engine
@@ -15,6 +17,8 @@ from recguide.core import FinishReason, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.errors import OutOfMemory
 from recguide.engine.rooms import Limits
+from recguide.guidance.unlearning import Unlearning
+from recguide.guidance.view import Branches, Head, Plan
 from recguide.speculation.rows import Phase
 
 ANSWER = tuple(encode("the quick brown fox jumps over the lazy dog, and then it naps in the warm sun."))
@@ -158,6 +162,38 @@ def test_rounds_with_branches_of_shapes_that_have_been_met_are_not_laid_out_agai
     flights = [flight for flight in started if flight is not None]
     assert len(flights) > 20
     assert all(flight.plan[0].layout.branches for flight in flights)
+
+
+class ShortDraftsAndLongBranches(Unlearning):
+    """Drafts of two slots, and beside each a continuation of many; ahead it plans another draft of two."""
+
+    name = "short and long"
+
+    def decide(self, view):
+        draft, left = view.draft, view.remaining
+        at = np.flatnonzero((draft > 0) & (left > draft + 1))
+        block = np.minimum(24, left - draft)[at]
+        plan = self._begun(view)
+        return replace(plan, branches=Branches(at, draft[at], np.full_like(at, Head.CONTINUATION), block))
+
+    def ahead(self, view):
+        return None if view.draft.any() else self._begun(view)
+
+    def _begun(self, view):
+        begins = (view.draft == 0) & (view.remaining > 1)
+        verified = np.maximum(1, np.minimum(view.draft, view.remaining))
+        return Plan(np.where(begins, 2, 0), np.where(begins, 0, verified), Branches.none())
+
+
+def test_a_reused_branch_has_pages_though_a_short_draft_was_planned_ahead_beside_it():
+    machine = padded_engine(FakeBackbone(*SCRIPTS), decode, page_size=1)
+    machine.plan_by(ShortDraftsAndLongBranches())
+    request = machine.add(SCRIPTS[0].prompt, SamplingParams(max_tokens=60))[0]
+    run(machine)
+    assert request.completion().token_ids == SCRIPTS[0].answer[:60]
+    assert sum(request.stats.reused.values()) > 0
+    assert max(request.stats.blocks) == 24
+    assert_idle(machine)
 
 
 def any_alone(random):

@@ -363,7 +363,14 @@ def chunks(needs: Sequence[Need], tokens: int) -> Iterator[tuple[Request, int]]:
 
 def _room(request: Request) -> int:
     """Tokens to hold pages for: two blocks beyond what is to be cached, but none past what can ever be."""
-    return min(request.prefill_end + 2 * request.block, kv_tokens(request))
+    return min(request.prefill_end + _reach(request), kv_tokens(request))
+
+
+def _reach(request: Request) -> int:
+    """Tokens of two blocks, or of the draft in hand: a branch may have made a longer one than was planned
+    since."""
+    twice, draft = 2 * request.block, request.draft
+    return twice if draft is None else max(twice, len(draft.tokens))
 
 
 def _has_room(request: Request) -> bool:
@@ -371,7 +378,7 @@ def _has_room(request: Request) -> bool:
 
     One that prefills has held them since it was admitted.
     """
-    return request.cached + 2 * request.block <= request.table.capacity
+    return request.cached + _reach(request) <= request.table.capacity
 
 
 def _entry_room(request: Request) -> int:
