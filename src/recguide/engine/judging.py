@@ -50,7 +50,7 @@ class Judge:
 
     def decide(self, flight: Flight, landed: Landed) -> list[Decision | None]:
         """One decision for each request of the flight; None for those that have ended meanwhile."""
-        if flight.steps is not None and landed.output is not None and not landed.output.bad.any():
+        if flight.steps is not None and landed.output is not None and not np.count_nonzero(landed.output.bad):
             return _steps(flight.plan, landed.output)
         plan, docket = flight.plan, flight.docket
         decisions: list[Decision | None] = [None] * len(plan)
@@ -147,7 +147,7 @@ class _Said:
     def __init__(self, output: StepOutput, judged: Sequence[Judged], requests: int) -> None:
         self._output = output
         self._answers = _OfOne(output) if requests == 1 else _listed(output)
-        self._all_well = not output.bad.any()
+        self._all_well = np.count_nonzero(output.bad) == 0
         self._settled: list[Settled] = []
         if not judged:
             return

@@ -305,7 +305,7 @@ class Planner:
                 view = _view(requests, given, most)
                 ahead = policy.decide(view)
             plan = fitted(ahead, [request.largest for request in requests])
-            teaches = len(plan.branches.request) > 0 or bool(view.draft.any())
+            teaches = len(plan.branches.request) > 0 or view.drafted
             decided.append(Decided(policy, requests, view, plan, teaches))
             if self._all_run and name == last:
                 _take_turns(turns, requests, plan, range(len(requests)), 0)

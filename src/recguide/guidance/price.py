@@ -52,7 +52,7 @@ class Price:
         self._host.runs_ahead = True
         cell = self._beliefs.cell(view)
         market = self._markets.prepare(view, cell)
-        drafted = bool(view.draft.any())
+        drafted = view.drafted
         if not market.ahead and (drafted or len(self._solved(view, cell, market).branches.request)):
             return None
         if market.plain and not drafted:
@@ -70,7 +70,7 @@ class Price:
 
     def _solved(self, view: View, cell: Ints, market: Market) -> Plan:
         beliefs, clock = self._beliefs, self._clock
-        drafted = bool(view.draft.any())
+        drafted = view.drafted
         if market.plain and not drafted:
             return _plain(view, market)
         detour = 0.0 if drafted else self._host.detour_ms(len(view))
