@@ -17,6 +17,7 @@ from recguide.core import FinishReason, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.errors import OutOfMemory
 from recguide.engine.rooms import Limits
+from recguide.guidance.fixed import Fixed
 from recguide.guidance.unlearning import Unlearning
 from recguide.guidance.view import Branches, Head, Plan
 from recguide.speculation.rows import Phase
@@ -162,6 +163,33 @@ def test_rounds_with_branches_of_shapes_that_have_been_met_are_not_laid_out_agai
     flights = [flight for flight in started if flight is not None]
     assert len(flights) > 20
     assert all(flight.plan[0].layout.branches for flight in flights)
+
+
+def test_of_a_draft_that_reaches_past_the_cap_no_more_than_the_seed_is_verified_and_it_is_told_as_a_round():
+    """Its block is as long as if half of the block before had passed, and all of it has."""
+    told = []
+
+    class Watched(Fixed):
+        def observe(self, view, plan, outcome):
+            told.append((view, plan, outcome))
+
+    machine = padded_engine(FakeBackbone(*SCRIPTS), decode)
+    machine.plan_by(Watched(8))
+    ahead, _ = started(machine)
+    capped, other = (
+        machine.add(script.prompt, SamplingParams(max_tokens=cap))[0]
+        for script, cap in zip(SCRIPTS, (10, 60), strict=False)
+    )
+    run(machine)
+    for request, script, cap in zip((capped, other), SCRIPTS, (10, 60), strict=False):
+        assert request.completion().token_ids == script.answer[:cap]
+    assert_idle(machine)
+    rows = [one.layout for flight in ahead for one in flight.plan if one.request is capped]
+    assert [len(layout.rows[0].tokens) for layout in rows] == [8, 5, 1]
+    assert capped.stats.acceptance == {8: 1, 1: 1}
+    for view, plan, outcome in told:
+        assert view.margins.shape[1] >= view.draft.max()
+        assert (outcome.acceptance == plan.verified).all()
 
 
 class ShortDraftsAndLongBranches(Unlearning):

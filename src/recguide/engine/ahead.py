@@ -67,11 +67,11 @@ class RunAhead:
 
     def laid_out(self, flight: Flight) -> Flight:
         """The same forward with the tokens in its layouts that were unknown when it was made."""
-        if not any(_is_vague(one.layout) for one in flight.plan):
+        if not any(map(_is_vague, flight.plan)):
             return flight
         plan = [
             Scheduled(one.request, self._rows(one.request, at, 0, _as_laid_out(one.layout)))
-            if _is_vague(one.layout) and one.request.finish_reason is None
+            if _is_vague(one) and one.request.finish_reason is None
             else one
             for at, one in enumerate(flight.plan)
         ]
@@ -308,8 +308,10 @@ def flying_of(flight: Flight, mask: int | None) -> list[Flying | None] | None:
             flying.append(None)
         elif place == BY_HOST or not request.method.verifies:
             return None
+        elif layout.block and request.remaining < 2:
+            flying.append(None)
         elif layout.emits_one:
-            flying.append(Flying(scheduled, 0, 0) if request.remaining > 1 else None)
+            flying.append(Flying(scheduled, 0, 0))
         elif layout.phase is _PREFILLS and not layout.block:
             flying.append(None)
         elif mask is None:
@@ -376,9 +378,10 @@ def _may_be_followed_by_a_draft(verification: Scheduled, alone: bool) -> bool:
     return (whole or not (alone or kinds)) and BranchKind.ANY not in kinds
 
 
-def _is_vague(layout: Layout) -> bool:
-    """Whether those that read a layout ask it for tokens that were unknown when it was made ahead."""
-    return layout.phase is _DRAFTS or len(layout.block) > 1
+def _is_vague(one: Scheduled) -> bool:
+    """Whether those that read a layout ask it for tokens, or the draft, that were unknown when it was made
+    ahead. Of a draft in hand no more than its seed may be verified, where the cap has come nearer."""
+    return one.layout.phase is _DRAFTS or one.request.draft is not None
 
 
 def _as_laid_out(layout: Layout) -> Turn | None:
