@@ -17,7 +17,7 @@ from recguide.core import FinishReason, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.errors import OutOfMemory
 from recguide.engine.rooms import Limits
-from recguide.guidance.fixed import Fixed
+from recguide.guidance.fixed import Fixed, whole_blocks
 from recguide.guidance.unlearning import Unlearning
 from recguide.guidance.view import Branches, Head, Plan
 from recguide.speculation.rows import Phase
@@ -294,6 +294,34 @@ def test_more_stop_tokens_than_a_graph_has_room_for_are_the_hosts_after_a_prefil
     assert request.completion().token_ids == (*ANSWER[:9], 5)
     assert request.finish_reason is FinishReason.STOP
     assert [one.completion().token_ids for one in others] == [SCRIPTS[0].answer[:cap]]
+    assert_idle(machine)
+
+
+class StepsBetweenRounds(Unlearning):
+    """A plain step behind every verification, planned ahead."""
+
+    name = "steps between"
+
+    def decide(self, view):
+        return whole_blocks(view, np.full(len(view), 24), Branches.none())
+
+    def ahead(self, view):
+        return whole_blocks(view, np.where(view.verifying, 1, 24), Branches.none())
+
+
+def test_a_step_behind_a_verification_without_a_graph_is_the_hosts_where_a_graph_has_no_room_for_it():
+    """Whoever stands before it in the forward."""
+    limits = Limits(tokens=16, requests=2, length=256, stops=3)
+    machine = padded_engine(FakeBackbone(*SCRIPTS), decode, limits=limits)
+    machine.plan_by(StepsBetweenRounds())
+    added = [
+        machine.add(script.prompt, SamplingParams(max_tokens=60, **how))[0]
+        for script, how in zip(SCRIPTS, ({"method": "ar"}, {"stop_token_ids": range(10)}), strict=False)
+    ]
+    run(machine)
+    for request, script in zip(added, SCRIPTS, strict=False):
+        assert request.completion().token_ids == script.answer[:60]
+    assert added[1].stats.blocks[24] > 0
     assert_idle(machine)
 
 

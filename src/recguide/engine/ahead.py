@@ -150,7 +150,7 @@ class Made:
         words, of_words: unknown tokens of the blocks to settle, and which picks they are.
         drafts, of_drafts: drafts and plain steps behind verdicts that say how far they move and where they
             begin; nothing may be reused there.
-        late: which of these are plain steps, whose rest is unknown, too.
+        late: the plain steps among these, of which what is left is unknown, too.
         goes_on: somebody runs whatever came of the forward that runs.
     """
 
@@ -217,9 +217,8 @@ class Made:
             seeds = output.last_tokens(self.of_drafts)
             ready.inputs.set_tokens(ready.flat.structure.first_tokens[self.drafts], seeds)
             if len(self.late):
-                late = self.late
-                places = [ready.docket.places[at] for at in self.drafts[late].tolist()]
-                ready.inputs.count_down(places, moved[self.drafts[late]])
+                places = [ready.docket.places[at] for at in self.late.tolist()]
+                ready.inputs.count_down(places, moved[self.late])
         if len(self.to):
             ready.inputs.set_tokens(self.to, picks[self.of])
         if len(self.words):
@@ -241,7 +240,7 @@ class Follows:
         blocks, of_blocks: which of it verify a draft, and the picks that are its first drafted tokens.
         drafts, of_drafts: which of it draft, or take a step behind a verification, and the verdicts behind
             which they do.
-        late: which of `drafts` are such steps.
+        late: those of `drafts` that are such steps.
         emitting: all verdicts.
     """
 
@@ -274,7 +273,7 @@ class Follows:
         """
         at = len(self.plan)
         if block < 2:
-            self.late.append(len(self.drafts))
+            self.late.append(at)
             layout = rows.step(at, prefix, UNKNOWN)
         else:
             layout = rows.draft(at, prefix, rows.blank_draft(UNKNOWN, block, mask), adapter=True)
