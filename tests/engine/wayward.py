@@ -54,6 +54,7 @@ class Wayward:
         return False
 
     def observe(self, view, plan, outcome):
+        assert view.margins.shape[1] >= view.draft.max(), "what is told of a draft has its margins"
         self.told.append((view, plan, outcome))
 
     def timed(self, view, plan, ms, waited_ms):
