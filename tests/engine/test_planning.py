@@ -298,7 +298,7 @@ def test_worthless_drafts_leave_plain_decoding(requests):
     worthless = {position: Slip(risky=False, second_right=False) for position in range(1000)}
     machine, prompts = scripted(requests, worthless, max_batch_tokens=256)
     # Forwards of a model that computes nothing are all of the host's time, beside which more tokens are free.
-    machine._policies.named("price")._host.add = lambda *_: None
+    machine._policies.named("price")._host.add = lambda *_, **__: None
     added = [machine.add(prompt, SamplingParams(max_tokens=400))[0] for prompt in prompts]
     while min(len(request.emitted) for request in added) < 60:
         machine.step()
@@ -335,7 +335,7 @@ def test_no_policy_is_told_the_time_of_a_step_in_which_newcomers_prefill():
     told = []
 
     class Timed(Fixed):
-        def timed(self, view, plan, ms, waited_ms):  # noqa: ARG002
+        def timed(self, view, plan, ms, waited_ms, *, late=False):  # noqa: ARG002
             told.append(view.tokens)
 
     machine = padded_engine(model("llama"), decode)

@@ -57,8 +57,8 @@ class Wayward:
         assert view.margins.shape[1] >= view.draft.max(), "what is told of a draft has its margins"
         self.told.append((view, plan, outcome))
 
-    def timed(self, view, plan, ms, waited_ms):
-        del view
+    def timed(self, view, plan, ms, waited_ms, *, late=False):
+        del view, late
         self.took.append((plan, ms, waited_ms))
 
     def _request(self, draft, remaining, *, ahead=False):

@@ -74,8 +74,8 @@ class Watched:
         self.seen.append((view, plan, outcome))
         self.policy.observe(view, plan, outcome)
 
-    def timed(self, view, plan, ms, waited_ms):
-        self.policy.timed(view, plan, ms, waited_ms)
+    def timed(self, view, plan, ms, waited_ms, *, late=False):
+        self.policy.timed(view, plan, ms, waited_ms, late=late)
 
 
 def policies(at):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from time import monotonic
+from time import monotonic, perf_counter
 
 from recguide.core import (
     MAX_BLOCK,
@@ -263,7 +263,7 @@ class Engine:
         for advanced in done:
             self._publish(advanced, emitted)
         verdicts = {advanced.request: advanced.verdict for advanced in done}
-        observe(flown.planned, verdicts, flown.step_ms, flown.waited_ms)
+        observe(flown.planned, verdicts, flown.step_ms, flown.waited_ms, late=flown.late)
         if self._flight is not None:
             if not self._ahead.look(self._flight, self._planner):
                 self._planner.prepare()
@@ -288,8 +288,9 @@ class Engine:
     def _land(self, flight: Flight) -> list[Decision | None] | None:
         """What a forward decided; None if there was no memory for it, and nothing has changed."""
         try:
+            asked = perf_counter()
             landed = flight.land()
-            self._flown.landed()
+            self._flown.landed(asked)
             self._go(lambda: self._ahead.go(landed), self._ahead.plan)
             self._ahead.forget()
             decisions = self._judge.decide(flight, landed)

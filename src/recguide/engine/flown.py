@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from recguide.engine.planning import Planned
 
+LATE_S = 50e-6
+"""A landing that is read within that time was there before."""
+
 
 class Landing(NamedTuple):
     """A forward that has landed.
@@ -15,12 +18,14 @@ class Landing(NamedTuple):
         planned: what was planned for it.
         ms: milliseconds since its launch, as the host saw them; `step_ms` since the landing before it.
         waited_ms: from that landing to its launch: the device had nothing to do.
+        late: nor did it before the host asked for this landing.
     """
 
     planned: Planned
     ms: float
     step_ms: float
     waited_ms: float
+    late: bool
 
 
 class Flown:
@@ -31,7 +36,7 @@ class Flown:
     """
 
     def __init__(self) -> None:
-        self.landing = Landing(Planned(), 0.0, 0.0, 0.0)
+        self.landing = Landing(Planned(), 0.0, 0.0, 0.0, late=False)
         self._planned = Planned()
         self._since = self._before = perf_counter()
 
@@ -39,9 +44,9 @@ class Flown:
         """`began`: seconds of `time.perf_counter`."""
         self._planned, self._since = planned, began
 
-    def landed(self) -> None:
-        """To be told before the next is launched."""
+    def landed(self, asked: float) -> None:
+        """To be told before the next is launched; `asked`: of that clock, when the host began to wait."""
         now = perf_counter()
         flew, stepped = 1e3 * (now - self._since), 1e3 * (now - self._before)
-        self.landing = Landing(self._planned, flew, stepped, stepped - flew)
+        self.landing = Landing(self._planned, flew, stepped, stepped - flew, now - asked < LATE_S)
         self._before = now

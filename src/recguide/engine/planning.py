@@ -501,7 +501,12 @@ def remember(history: History, verdict: Verdict) -> None:
 
 
 def observe(
-    planned: Planned, verdicts: dict[Request, Verdict], step_ms: float, waited_ms: float = 0.0
+    planned: Planned,
+    verdicts: dict[Request, Verdict],
+    step_ms: float,
+    waited_ms: float = 0.0,
+    *,
+    late: bool = False,
 ) -> None:
     """Tells policies what came of their plans, of those requests that ran as planned, and how long it took.
 
@@ -512,7 +517,7 @@ def observe(
     if len(planned.decided) == 1 and len(turns) == len(planned.decided[0].requests):
         (decided,) = planned.decided
         if decided.view.tokens or verdicts.keys() <= turns.keys():
-            decided.policy.timed(decided.view, decided.plan, step_ms, waited_ms)
+            decided.policy.timed(decided.view, decided.plan, step_ms, waited_ms, late=late)
     for decided in planned.decided:
         if not decided.teaches:
             continue

@@ -85,10 +85,22 @@ class HostClock:
         self._said: dict[tuple[int, Kind], float] = {}
         """What was found since windows said something else."""
 
-    def add(self, requests: int, forward_ms: float, step_ms: float, waited_ms: float, kind: Kind) -> None:
+    def add(
+        self,
+        requests: int,
+        forward_ms: float,
+        step_ms: float,
+        waited_ms: float,
+        kind: Kind,
+        *,
+        late: bool = False,
+    ) -> None:
         """A step took `step_ms` from the landing before it to its own, its forward by the table so much, and
-        for `waited_ms` the device had nothing to do."""
-        if self._ratios is not None:
+        for `waited_ms` the device had nothing to do; if the host was `late`, as long as its forward should have
+        been over, too."""
+        if late and self._unit is not None:
+            waited_ms = max(waited_ms, step_ms - self._unit * forward_ms)
+        elif self._ratios is not None:
             self._ratios.append((step_ms - waited_ms) / forward_ms)
             self._unit = median(self._ratios) if len(self._ratios) >= LEAST else None
         if self._unit is not None:
@@ -113,6 +125,10 @@ class HostClock:
         if not known:
             return self.ms(requests, Kind.DRAFTS) if kind is Kind.BRANCHES else 0.0
         return windows[min(known, key=lambda other: abs(other - bucket))].ms
+
+    def in_units(self, ms: float) -> float | None:
+        """Milliseconds as the table counts; None if it is not known yet how that does."""
+        return None if self._unit is None else ms / self._unit
 
     def bare_ms(self, requests: int) -> float:
         """Of a step with drafts for which no branch is ever opened."""

@@ -14,6 +14,7 @@ import numpy as np
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
+from recguide.guidance.courses import Course, Courses
 from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.hull import Hulls
 from recguide.guidance.menu import Menus
@@ -47,8 +48,7 @@ class Market:
     head: [cells] probability that a continuation beside an AR step is right; 0 if none pays.
     begin: [cells] the hulls of what begins without a draft in hand, if no cap is near.
     enough: [cells] tokens that a request must still be able to emit for `begin` to hold.
-    plain: no draft pays.
-    ahead: nothing is chosen of drafts in hand, so that steps may be planned before these are made.
+    course: what is chosen among.
     """
 
     price: float
@@ -61,8 +61,11 @@ class Market:
     head: Floats
     begin: Hulls
     enough: Floats
-    plain: bool = False
-    ahead: bool = False
+    course: Course = Course.FREE
+
+    @property
+    def plain(self) -> bool:
+        return self.course is Course.PLAIN
 
     @classmethod
     def at(
@@ -97,8 +100,7 @@ class Market:
             begin=options.hulls(token, menus.head, worth, np.full(len(token), ROOM)),
             # A draft is worth no more than what may still be emitted.
             enough=np.maximum(ROOM, worth.max(1) / token),
-            plain=plain,
-            ahead=plain or menus.choice is Choice.NOTHING,
+            course=Course.PLAIN if plain else _course(menus),
         )
 
     def weight(self, prefix: Floats) -> Floats:
@@ -107,11 +109,19 @@ class Market:
 
 
 class MarketMaker:
-    """Args: beliefs: what drafts are worth, as of the moment; clock: the cost table's; host: its time."""
+    """Args: beliefs: what drafts are worth, as of the moment; clock: the cost table's; host: its time;
+    courses: what was made of what was said."""
 
-    def __init__(self, beliefs: Beliefs, clock: Clock, host: HostClock | None = None) -> None:
+    def __init__(
+        self,
+        beliefs: Beliefs,
+        clock: Clock,
+        host: HostClock | None = None,
+        courses: Courses | None = None,
+    ) -> None:
         self._beliefs, self._clock = beliefs, clock
         self._host = HostClock() if host is None else host
+        self._courses = Courses() if courses is None else courses
         full = clock.slope_ms(1e6)
         # Where arithmetic is full, a query token costs μ_N + μ_X·prefix.
         self._ratio = clock.pair_ms / full if full > 0 else 0.0
@@ -134,13 +144,15 @@ class MarketMaker:
         if waits > host.bare_ms(len(view)):
             fewer = self._beliefs.menus_of(Choice.NOTHING if host.runs_ahead else Choice.BARE)
             bare = self._best(view, cell, fewer, host.bare_ms(len(view)))
-            worse = 1 - STALE if host.runs_ahead else 1.0
-            if worse * bare.gain / bare.ms >= cut.gain / cut.ms:
+            course = _course(fewer)
+            worse = 1 - STALE if course is Course.AHEAD else 1.0
+            made = worse * self._courses.share(len(view), course)
+            if made * bare.gain / bare.ms >= self._courses.share(len(view), Course.FREE) * cut.gain / cut.ms:
                 cut, menus = bare, fewer
         rate = cut.gain / cut.ms
         if host.detour_ms(len(view)):
-            plain = self._plain_rate(view)
-            if plain >= rate:
+            plain, share = self._plain_rate(view), self._courses.share
+            if share(len(view), Course.PLAIN) * plain >= share(len(view), _course(menus)) * rate:
                 return self._plain(view, plain)
         price = _price(cut, rate * clock.slope_ms(cut.tokens))
         floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2
@@ -195,6 +207,10 @@ def token_of(menus: Menus, cell: Ints, price: float) -> Floats:
     cost, pace = menus.cost(price, rent)
     made = pace * requests
     return (cost * (made.sum() / (cost @ made))) ** LASTING
+
+
+def _course(menus: Menus) -> Course:
+    return Course.AHEAD if menus.choice is Choice.NOTHING else Course.FREE
 
 
 def _branching(requests: int) -> float:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from recguide.guidance.arrays import Ints
 from recguide.guidance.clock import Clock
+from recguide.guidance.courses import Course, Courses
 from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.menu import Menus
@@ -29,15 +30,22 @@ class _Prepared(NamedTuple):
 
 
 class Markets:
-    """Args: maker: of markets; clock: the cost table's; host: its time.
+    """Args: maker: of markets; clock: the cost table's; host: its time; courses: what is made of what they say.
 
     A few requests in the same cells, over about as many cached tokens, have the same market: theirs are kept
     until beliefs have changed, and so are seldom a step old.
     """
 
-    def __init__(self, maker: MarketMaker, clock: Clock, host: HostClock | None = None) -> None:
+    def __init__(
+        self,
+        maker: MarketMaker,
+        clock: Clock,
+        host: HostClock | None = None,
+        courses: Courses | None = None,
+    ) -> None:
         self._maker, self._clock = maker, clock
         self._host = HostClock() if host is None else host
+        self._courses = Courses() if courses is None else courses
         self._prepared: _Prepared | None = None
         self._known: dict[_Few, Market] = {}
         self._menus: Menus | None = None
@@ -72,6 +80,7 @@ class Markets:
         read, pairs = view.prefix_tokens + sum(view.prefix.tolist()), clock.pair_ms * view.pairs
         ms = clock.at(_first(view)) + clock.prefix_ms * read + pairs
         waits = tuple([host.ms(requests, kind) for kind in Kind])
+        waits += tuple([self._courses.share(requests, course) for course in Course])
         return tuple(sorted(cell.tolist())), _first(view), round(log(ms) / _ALIKE), waits
 
 

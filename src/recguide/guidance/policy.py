@@ -41,9 +41,10 @@ class Policy(Protocol):
         """What came of a plan; may be told late, in order, and of some of its requests only."""
         ...
 
-    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
+    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float, *, late: bool = False) -> None:
         """A step of this plan took so long, from the landing before it to its own; at first the device waited
-        for the host. It may be left out."""
+        for the host, and if that came `late` to its landing, at the end as well. It may be left out, and
+        comes before `observe`."""
         ...
 
 

@@ -8,11 +8,14 @@ hand is worth (`market`); while a forward runs that is made for the next. Then t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from recguide.guidance.arrays import Ints
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
+from recguide.guidance.courses import Course, Courses
 from recguide.guidance.few import FEW, solve_few
 from recguide.guidance.foresight import solve_ahead
 from recguide.guidance.host import HostClock, Kind, kind_of
@@ -31,11 +34,15 @@ class Price:
     def __init__(self, table: ValueTable, clock: Clock) -> None:
         self._beliefs, self._clock = Beliefs(table), clock
         self._host = HostClock(in_ms=clock.in_ms)
-        self._markets = Markets(MarketMaker(self._beliefs, clock, self._host), clock, self._host)
+        self._courses = Courses()
+        maker = MarketMaker(self._beliefs, clock, self._host, self._courses)
+        self._markets = Markets(maker, clock, self._host, self._courses)
         self._probes = Probes(clock, self._host)
         self._standing = Standing()
         self._timing: tuple[Plan, Kind, float] | None = None
         """The plan that was timed last, and what the table says of it."""
+        self._open = False
+        """A step was timed whose tokens are told next."""
 
     @property
     def name(self) -> str:
@@ -43,7 +50,8 @@ class Price:
 
     def decide(self, view: View) -> Plan:
         cell = self._beliefs.cell(view)
-        return self._with_probes(view, self._solved(view, cell, self._markets.now(view, cell)))
+        market = self._markets.now(view, cell)
+        return self._with_probes(view, self._solved(view, cell, market), market.course)
 
     def ahead(self, view: View) -> Plan | None:
         """Branches beside a draft's verification need its margins. Nothing else is worth waiting for: in
@@ -53,17 +61,19 @@ class Price:
         cell = self._beliefs.cell(view)
         market = self._markets.prepare(view, cell)
         drafted = view.drafted
-        if not market.ahead and (drafted or len(self._solved(view, cell, market).branches.request)):
+        if market.course is Course.FREE and (
+            drafted or len(self._solved(view, cell, market).branches.request)
+        ):
             return None
         if market.plain and not drafted:
-            return self._with_probes(view, _plain(view, market))
+            return self._with_probes(view, _plain(view, market), market.course)
         detour = 0.0 if drafted else self._host.detour_ms(len(view))
         time = self._clock.of_step(view, detour)
-        return self._with_probes(view, solve_ahead(view, self._beliefs, market, time))
+        return self._with_probes(view, solve_ahead(view, self._beliefs, market, time), market.course)
 
-    def _with_probes(self, view: View, plan: Plan) -> Plan:
+    def _with_probes(self, view: View, plan: Plan, course: Course) -> Plan:
         stood, probes, requests = self._standing, self._probes, len(view)
-        plan = probes.among(view, plan, stood.requests * stood.taken)
+        plan = replace(probes.among(view, plan, stood.requests * stood.taken), course=course)
         plain = stays_plain(view, plan)
         stood.begin(requests, plain=plain, due=probes.steps_left(requests) if plain else 0)
         return plan
@@ -86,19 +96,30 @@ class Price:
         return self._standing.again(requests)
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
+        if self._open:
+            self._open = False
+            self._courses.made(len(view), plan.course, float(outcome.acceptance.sum()))
         self._beliefs.observe(view, plan, outcome)
         self._beliefs.refresh()
 
-    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
+    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float, *, late: bool = False) -> None:
+        self._open = False
         if view.tokens:
             return  # what a prefill takes beside its forward is its own
         if self._timing is None or self._timing[0] is not plan:
             pairs = float((plan.query_tokens * view.prefix).sum()) if self._clock.pair_ms else 0.0
             self._timing = plan, kind_of(view, plan), self._clock.of_view(view, plan.all_tokens, pairs)
         _, kind, forward = self._timing
-        self._host.add(len(view), forward, ms, waited_ms, kind)
+        self._host.add(len(view), forward, ms, waited_ms, kind, late=late)
+        took = self._host.in_units(ms)
+        if took is not None:
+            self._courses.passed(len(view), plan.course, plan.rate * took)
         if kind is Kind.PLAIN:  # of which nothing is observed
             self._beliefs.refresh()
+            if took is not None:
+                self._courses.made(len(view), plan.course, len(view))
+        else:
+            self._open = took is not None
 
 
 def _plain(view: View, market: Market) -> Plan:

@@ -129,8 +129,8 @@ class _Run:
         outcome = self._round(seats, view, plan, counting)
         if counting:
             self._count(plan, tokens)
-        self._policy.observe(view, plan, outcome)
         self._policy.timed(seen, plan, ms, waited)
+        self._policy.observe(view, plan, outcome)
         self._end(seats)
 
     def _planned(self, seats: Ints, view: View) -> tuple[View, Plan]:

@@ -25,5 +25,5 @@ class Unlearning:
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """Nothing is learned of drafts."""
 
-    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
+    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float, *, late: bool = False) -> None:
         """Nor is anything of times."""

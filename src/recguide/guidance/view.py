@@ -10,6 +10,7 @@ import numpy as np
 
 from recguide.core import CANDIDATES, light
 from recguide.guidance.arrays import Bools, Floats, Ints
+from recguide.guidance.courses import Course
 from recguide.guidance.history import History
 
 
@@ -140,6 +141,7 @@ class Plan:
         branches: beside the causal rows.
         price: μ, tokens that one more query token costs; `rate`: ρ, tokens per millisecond; both 0 where
             a policy has no use for them.
+        course: what was chosen among.
     """
 
     block: Ints
@@ -147,6 +149,7 @@ class Plan:
     branches: Branches
     price: float = 0.0
     rate: float = 0.0
+    course: Course = Course.FREE
 
     @property
     def query_tokens(self) -> Ints:

@@ -160,7 +160,7 @@ class Noted:
         if self.served is not None:
             self.ms += 1e3 * (time.perf_counter() - began)
 
-    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float) -> None:
+    def timed(self, view: View, plan: Plan, ms: float, waited_ms: float, *, late: bool = False) -> None:
         if plan is not self._last:
             self._last, self._kind = plan, kind_of(view, plan)
         kind, plain, self._plain = self._kind, self._plain, self._kind is Kind.PLAIN
@@ -168,7 +168,7 @@ class Noted:
         kind = Kind.DRAFTS if self._plain and not plain and not view.blind else kind
         if self.served is not None:
             self.served.timed.append(Timed(kind, view, plan, ms))
-        self._policy.timed(view, plan, ms, waited_ms)
+        self._policy.timed(view, plan, ms, waited_ms, late=late)
 
 
 def serve(

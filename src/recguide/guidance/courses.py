@@ -1,0 +1,84 @@
+"""What steps really make of what markets say that they will, by what is chosen in them.
+
+A market compares plain steps, steps that are planned ahead and steps that wait to know more by what it
+believes of each. An error of belief that all of them share decides nothing, but one that they do not share
+would choose the worse of them for ever. So each is held to what it has made.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+GRANTED = 256.0
+"""Tokens of each request for which a market's word counts beside what was made: many more than a round's, as
+a step in which all draft makes none."""
+MEMORY = 4096.0
+"""Tokens of each that were said after which old ones have faded."""
+RETRIED = 16 * MEMORY
+"""The same of what was not chosen meanwhile, so that it is tried again."""
+MOVED = 0.03
+"""Share by which what was found must have moved before another number is said."""
+
+
+class Course(IntEnum):
+    """What is chosen in a step."""
+
+    PLAIN = 0
+    """No draft pays."""
+    AHEAD = 1
+    """Blocks to draft, before it is known what came of the last ones."""
+    FREE = 2
+    """Whatever pays."""
+
+
+class Courses:
+    """Numbers of requests are told apart by powers of two."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, Course], _Kept] = {}
+
+    def share(self, requests: int, course: Course) -> float:
+        """What steps made, as a share of what was said; 1 where nothing is known."""
+        kept = self._kept.get((_bucket(requests), course))
+        return 1.0 if kept is None else kept.share
+
+    def passed(self, requests: int, course: Course, said: float) -> None:
+        """A step's time is over, in which a market said that so many tokens would be made."""
+        bucket = _bucket(requests)
+        for other in Course:
+            kept = self._kept.get((bucket, other))
+            if kept is not None:
+                kept.fade(said / ((MEMORY if other is course else RETRIED) * (1 << bucket)))
+        self._of(requests, course).said += said
+
+    def made(self, requests: int, course: Course, tokens: float) -> None:
+        """Tokens of such a step."""
+        kept = self._of(requests, course)
+        kept.made += tokens
+        kept.look()
+
+    def _of(self, requests: int, course: Course) -> _Kept:
+        bucket = _bucket(requests)
+        return self._kept.setdefault((bucket, course), _Kept(GRANTED * (1 << bucket)))
+
+
+class _Kept:
+    def __init__(self, granted: float) -> None:
+        self.said = self.made = 0.0
+        self.share = 1.0
+        self._granted = granted
+
+    def fade(self, share: float) -> None:
+        kept = max(0.0, 1 - share)
+        self.said *= kept
+        self.made *= kept
+        self.look()
+
+    def look(self) -> None:
+        found = (self.made + self._granted) / (self.said + self._granted)
+        if abs(found - self.share) > MOVED * self.share:
+            self.share = found
+
+
+def _bucket(requests: int) -> int:
+    return (requests - 1).bit_length()

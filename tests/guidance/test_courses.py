@@ -1,0 +1,82 @@
+"""What markets say is held to what is made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.guidance.test_simulation import Coins
+from tests.guidance.worlds import EVIDENCE, clock, table, view
+
+from recguide.guidance.batching import ragged
+from recguide.guidance.courses import GRANTED, MEMORY, RETRIED, Course, Courses
+from recguide.guidance.fixed import Fixed
+from recguide.guidance.host import LEAST, Host, HostClock, Kind
+from recguide.guidance.load import Load
+from recguide.guidance.price import Price
+from recguide.guidance.simulation import simulate
+
+
+def told(courses, course, share, tokens, requests=1):
+    for _ in range(100):
+        courses.passed(requests, course, tokens / 100)
+        courses.made(requests, course, share * tokens / 100)
+    return courses
+
+
+def test_a_word_counts_until_something_is_made():
+    courses = Courses()
+    assert courses.share(1, Course.FREE) == 1.0
+    told(courses, Course.FREE, 0.5, GRANTED)
+    assert courses.share(1, Course.FREE) == pytest.approx(0.75, rel=0.05)
+    told(courses, Course.FREE, 0.5, 4 * MEMORY)
+    assert courses.share(1, Course.FREE) == pytest.approx(0.5, rel=0.1)
+    assert courses.share(1, Course.AHEAD) == 1.0
+    assert courses.share(8, Course.FREE) == 1.0
+
+
+def test_what_is_not_chosen_is_forgiven_in_time():
+    courses = told(Courses(), Course.FREE, 0.5, 4 * MEMORY)
+    told(courses, Course.AHEAD, 1.0, MEMORY)
+    assert courses.share(1, Course.FREE) < 0.6
+    told(courses, Course.AHEAD, 1.0, 4 * RETRIED)
+    assert courses.share(1, Course.FREE) > 0.85
+
+
+def test_steps_that_make_less_than_was_said_are_left_for_others():
+    """Branches are believed to be right, and never are."""
+    at = clock(fixed=1.0, each=0.002, free=64)
+    host = Host(plain=(0.05, 0.0), other=(0.5, 0.0), ahead=(0.05, 0.0))
+    sure = table(0.1, evidence=replace(EVIDENCE, candidates=((0.95, 0.95), (0.04, 0.04))))
+    load = Load(seats=1, texts=40, warm_up=0.34)
+
+    class Never(Coins):
+        def draft(self, seats, positions, block):
+            drafted = super().draft(seats, positions, block)
+            return replace(drafted, ranks=np.zeros_like(drafted.ranks))
+
+    def rate(policy):
+        return simulate(Never(0.1, length=384), policy, at, load, ragged, host).throughput
+
+    assert rate(Price(sure, at)) > 0.97 * rate(Fixed(16))
+
+
+def test_a_landing_that_was_there_before_is_the_hosts_time():
+    """The device had nothing to do from when its forward should have been over."""
+    host = HostClock()
+    for _ in range(LEAST):
+        host.add(64, 1.0, 3.0, 0.1, Kind.AHEAD, late=True)
+    assert host.ms(64, Kind.AHEAD) == pytest.approx(2.0)
+    for _ in range(4 * LEAST):
+        host.add(64, 1.0, 3.0, 0.1, Kind.AHEAD)
+    assert host.ms(64, Kind.AHEAD) == pytest.approx(0.1)
+
+
+def test_a_plan_says_what_it_was_chosen_among():
+    policy = Price(table(0.05), clock())
+    assert policy.decide(view(4)).course is Course.FREE
+    worthless = Price(table(0.9), clock(fixed=1.0, each=1.0))
+    for _ in range(LEAST):
+        worthless._host.add(4, 5.0, 15.0, 10.0, Kind.DRAFTS)
+    assert worthless.decide(view(4)).course is Course.PLAIN
