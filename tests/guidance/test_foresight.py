@@ -15,7 +15,7 @@ from tests.guidance.worlds import EVIDENCE, clock, table, view
 from recguide.guidance.batching import ragged
 from recguide.guidance.fixed import Fixed
 from recguide.guidance.foresight import solve_ahead
-from recguide.guidance.host import LEAST, Host, Kind
+from recguide.guidance.host import WINDOW, Host, Kind
 from recguide.guidance.load import Load
 from recguide.guidance.market import Market
 from recguide.guidance.outlook import Choice
@@ -96,7 +96,7 @@ def test_what_is_known_behind_a_plan():
 
 def weighed(policy, waits):
     """A policy that has seen steps of 8 requests wait so long, and those that are planned ahead hardly."""
-    for _ in range(LEAST):
+    for _ in range(WINDOW):
         policy._host.add(8, 5.0, 5.0 + waits, waits, Kind.BRANCHES)
         policy._host.add(8, 5.0, 5.0 + waits, waits, Kind.DRAFTS)
         policy._host.add(8, 5.0, 5.1, 0.1, Kind.AHEAD)

@@ -1,20 +1,21 @@
 """What steps really make of what markets say that they will, by what is chosen in them.
 
-A market compares plain steps, steps that are planned ahead and steps that wait to know more by what it
-believes of each. An error of belief that all of them share decides nothing, but one that they do not share
-would choose the worse of them for ever. So each is held to what it has made.
+A market compares steps that are planned ahead with steps that wait to know more by what it believes of
+drafts and of branches. What it believes wrongly of drafts hits both alike and is learned anyway (see
+`beliefs`); what it believes wrongly of branches, or of the time that either takes, would choose the worse of
+them for ever. So each is held to what it has made.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-GRANTED = 256.0
+GRANTED = 2048.0
 """Tokens of each request for which a market's word counts beside what was made: many more than a round's, as
 a step in which all draft makes none."""
-MEMORY = 4096.0
+MEMORY = 8192.0
 """Tokens of each that were said after which old ones have faded."""
-RETRIED = 16 * MEMORY
+RETRIED = 2 * MEMORY
 """The same of what was not chosen meanwhile, so that it is tried again."""
 MOVED = 0.03
 """Share by which what was found must have moved before another number is said."""

@@ -19,7 +19,8 @@ from recguide.guidance.view import Plan, View, is_plain
 WINDOW = 16
 """Steps of a kind that are remembered."""
 LEAST = 4
-"""Steps before anything is said."""
+"""Steps before anything is said, but of those with branches WINDOW: the first ones meet caches that are cold,
+and whoever is deterred by them tries no more for long."""
 EVERY = 4
 """Steps between two looks at them."""
 FORGOTTEN = 2000
@@ -96,8 +97,8 @@ class HostClock:
         late: bool = False,
     ) -> None:
         """A step took `step_ms` from the landing before it to its own, its forward by the table so much, and
-        for `waited_ms` the device had nothing to do; if the host was `late`, as long as its forward should have
-        been over, too."""
+        for `waited_ms` the device had nothing to do; if the host was `late`, as long as its forward should
+        have been over, too."""
         if late and self._unit is not None:
             waited_ms = max(waited_ms, step_ms - self._unit * forward_ms)
         elif self._ratios is not None:
@@ -107,7 +108,7 @@ class HostClock:
             windows = self._kinds[kind]
             if kind is not Kind.BRANCHES:
                 self._forget(_bucket(requests))
-            window = windows.setdefault(_bucket(requests), _Window())
+            window = windows.setdefault(_bucket(requests), _Window(_least(kind)))
             if window.add(step_ms / self._unit, waited_ms / self._unit):
                 self._said.clear()
 
@@ -121,7 +122,7 @@ class HostClock:
 
     def _found(self, requests: int, kind: Kind) -> float:
         windows, bucket = self._kinds[kind], _bucket(requests)
-        known = [other for other, window in windows.items() if len(window.steps) >= LEAST]
+        known = [other for other, window in windows.items() if window.is_known]
         if not known:
             return self.ms(requests, Kind.DRAFTS) if kind is Kind.BRANCHES else 0.0
         return windows[min(known, key=lambda other: abs(other - bucket))].ms
@@ -161,23 +162,31 @@ class _Window:
         idle: steps of other kinds since.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least: int) -> None:
         self.steps: deque[float] = deque(maxlen=WINDOW)
         self.ms = 0.0
         self.idle = 0
-        self._added = 0
+        self._least, self._added = least, 0
+
+    @property
+    def is_known(self) -> bool:
+        return self._added >= self._least
 
     def add(self, step_ms: float, waited_ms: float) -> bool:
         """Whether another number is said from now on."""
         self.steps.append(waited_ms)
         self._added, self.idle = self._added + 1, 0
-        if self._added > LEAST and self._added % EVERY:
+        if self._added > self._least and self._added % EVERY:
             return False
         found = median(self.steps)
-        if len(self.steps) > LEAST and abs(found - self.ms) <= MOVED * step_ms:
+        if self._added > self._least and abs(found - self.ms) <= MOVED * step_ms:
             return False
         self.ms = found
         return True
+
+
+def _least(kind: Kind) -> int:
+    return WINDOW if kind is Kind.BRANCHES else LEAST
 
 
 def _bucket(requests: int) -> int:

@@ -151,8 +151,8 @@ class MarketMaker:
                 cut, menus = bare, fewer
         rate = cut.gain / cut.ms
         if host.detour_ms(len(view)):
-            plain, share = self._plain_rate(view), self._courses.share
-            if share(len(view), Course.PLAIN) * plain >= share(len(view), _course(menus)) * rate:
+            plain = self._plain_rate(view)
+            if plain >= rate:
                 return self._plain(view, plain)
         price = _price(cut, rate * clock.slope_ms(cut.tokens))
         floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2

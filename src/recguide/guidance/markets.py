@@ -30,7 +30,7 @@ class _Prepared(NamedTuple):
 
 
 class Markets:
-    """Args: maker: of markets; clock: the cost table's; host: its time; courses: what is made of what they say.
+    """Args: maker: of markets; clock: the cost table's; host: its time; courses: what is made of their word.
 
     A few requests in the same cells, over about as many cached tokens, have the same market: theirs are kept
     until beliefs have changed, and so are seldom a step old.
@@ -80,7 +80,7 @@ class Markets:
         read, pairs = view.prefix_tokens + sum(view.prefix.tolist()), clock.pair_ms * view.pairs
         ms = clock.at(_first(view)) + clock.prefix_ms * read + pairs
         waits = tuple([host.ms(requests, kind) for kind in Kind])
-        waits += tuple([self._courses.share(requests, course) for course in Course])
+        waits += tuple([self._courses.share(requests, course) for course in (Course.AHEAD, Course.FREE)])
         return tuple(sorted(cell.tolist())), _first(view), round(log(ms) / _ALIKE), waits
 
 

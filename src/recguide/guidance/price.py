@@ -27,6 +27,9 @@ from recguide.guidance.step import solve
 from recguide.guidance.value import ValueTable
 from recguide.guidance.view import Branches, Outcome, Plan, View, stays_plain
 
+SLOW = 2.0
+"""Times what a step should take that it counts for at most."""
+
 
 class Price:
     """Args: table: value and branch probabilities; clock: the cost table's."""
@@ -113,13 +116,14 @@ class Price:
         self._host.add(len(view), forward, ms, waited_ms, kind, late=late)
         took = self._host.in_units(ms)
         if took is not None:
+            # What interrupts a step now and then is nobody's.
+            took = min(took, SLOW * (forward + self._host.ms(len(view), kind)))
             self._courses.passed(len(view), plan.course, plan.rate * took)
-        if kind is Kind.PLAIN:  # of which nothing is observed
+        if kind is Kind.PLAIN:
             self._beliefs.refresh()
-            if took is not None:
-                self._courses.made(len(view), plan.course, len(view))
-        else:
-            self._open = took is not None
+        self._open = took is not None and (view.drafted or len(plan.branches.request) > 0)
+        if took is not None and not self._open:  # nothing is observed of it
+            self._courses.made(len(view), plan.course, int((plan.verified > 0).sum()))
 
 
 def _plain(view: View, market: Market) -> Plan:
