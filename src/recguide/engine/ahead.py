@@ -97,18 +97,20 @@ class RunAhead:
         if prefills is None:
             return None
         flying = flying_of(flight, self._mask)
-        most = min(self._runner.most_in_graph, self._scheduler.max_batch_tokens)
         if flying is None:
             return None
-        turns = planner.foresee([one for one in flying if one is not None], prefills, most)
+        most = min(self._runner.most_in_graph, self._scheduler.max_batch_tokens)
+        needs = [(request, request.prefill_end - cached) for request, cached in prefills]
+        share = prefill_share(needs, most)
+        beside = [(min(need, share), cached) for (_, need), (_, cached) in zip(needs, prefills, strict=True)]
+        turns = planner.foresee([one for one in flying if one is not None], beside, most - share)
         if turns is None:
             return None
         follows = what_follows(flying, flight.docket, turns, self._mask)
         if again is not None and len(follows.steps) == len(follows.plan):
             return self._another_step(again)
-        needs = [(request, request.prefill_end - cached) for request, cached in prefills]
         rest = most - follows.tokens
-        if rest < prefill_share(needs, most):
+        if rest < share:
             return None
         plan = [*follows.plan, *_prefills(prefills, chunks(needs, rest), len(follows.plan))]
         if not plan or self._scheduler.reserve(plan) is None:

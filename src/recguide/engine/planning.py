@@ -14,7 +14,7 @@ from recguide.core import MAX_BLOCK, light
 from recguide.engine.plan import Turn
 from recguide.engine.request import Request
 from recguide.engine.rounds import Verdict
-from recguide.engine.scheduler import Scheduled, prefill_share
+from recguide.engine.scheduler import Scheduled
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.batching import batching_named, width
 from recguide.guidance.history import History
@@ -185,7 +185,7 @@ class Planner:
         return True
 
     def foresee(
-        self, flying: Sequence[Flying], prefill: Sequence[tuple[Request, int]], most: int
+        self, flying: Sequence[Flying], prefill: Sequence[tuple[int, int]], room: int
     ) -> dict[Request, Turn] | None:
         """Plans for what follows a forward before its outcome is known; None where a policy waits for it.
 
@@ -193,8 +193,8 @@ class Planner:
 
         Args:
             flying: who goes on.
-            prefill: who prefills beside them, and what each has cached; no policy is asked of them.
-            most: query tokens of what follows at most.
+            prefill: the tokens of each that prefills beside them, and what it has cached; no policy is asked.
+            room: tokens that decoding may take.
         """
         self._foreseen = None
         chosen = [one for one in flying if one.request.policy is not None]
@@ -202,7 +202,7 @@ class Planner:
         if not chosen:
             return {}
         same = self._going_on(requests) if all(one.is_plain for one in chosen) else None
-        planned = same or self._ahead(flying, chosen, prefill, most)
+        planned = same or self._ahead(flying, chosen, prefill, room)
         if planned is None:
             return None
         self._foreseen = _Foreseen(planned, requests)
@@ -212,8 +212,8 @@ class Planner:
         self,
         flying: Sequence[Flying],
         chosen: Sequence[Flying],
-        prefill: Sequence[tuple[Request, int]],
-        most: int,
+        prefill: Sequence[tuple[int, int]],
+        room: int,
     ) -> Planned | None:
         if not self._all_run:
             return None
@@ -221,12 +221,10 @@ class Planner:
         for one in flying:
             if one.request.policy is None:
                 given = given.and_(_tokens_behind(one), one.request.prefill_end)
-        needs = [(request, request.prefill_end - cached) for request, cached in prefill]
-        share = prefill_share(needs, most)
-        for (_, need), (_, cached) in zip(needs, prefill, strict=True):
-            given = given.and_(min(need, share), cached)
+        for tokens, cached in prefill:
+            given = given.and_(tokens, cached)
         self._waits = True
-        planned = self._decide({one.request: one for one in chosen}, given, most - share)
+        planned = self._decide({one.request: one for one in chosen}, given, room)
         self._waits = planned is None
         return planned
 

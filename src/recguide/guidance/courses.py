@@ -40,12 +40,12 @@ class Courses:
 
     def share(self, requests: int, course: Course) -> float:
         """What steps made, as a share of what was said; 1 where nothing is known."""
-        kept = self._kept.get((_bucket(requests), course))
+        kept = self._kept.get((bucket_of(requests), course))
         return 1.0 if kept is None else kept.share
 
     def passed(self, requests: int, course: Course, said: float) -> None:
         """A step's time is over, in which a market said that so many tokens would be made."""
-        bucket = _bucket(requests)
+        bucket = bucket_of(requests)
         for other in Course:
             kept = self._kept.get((bucket, other))
             if kept is not None:
@@ -59,7 +59,7 @@ class Courses:
         kept.look()
 
     def _of(self, requests: int, course: Course) -> _Kept:
-        bucket = _bucket(requests)
+        bucket = bucket_of(requests)
         return self._kept.setdefault((bucket, course), _Kept(GRANTED * (1 << bucket)))
 
 
@@ -81,5 +81,6 @@ class _Kept:
             self.share = found
 
 
-def _bucket(requests: int) -> int:
+def bucket_of(requests: int) -> int:
+    """Exponent of the power of two that holds so many."""
     return (requests - 1).bit_length()

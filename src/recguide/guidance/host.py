@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from statistics import median
 
+from recguide.guidance.courses import bucket_of
 from recguide.guidance.view import Plan, View, is_plain
 
 WINDOW = 16
@@ -107,8 +108,8 @@ class HostClock:
         if self._unit is not None:
             windows = self._kinds[kind]
             if kind is not Kind.BRANCHES:
-                self._forget(_bucket(requests))
-            window = windows.setdefault(_bucket(requests), _Window(_least(kind)))
+                self._forget(bucket_of(requests))
+            window = windows.setdefault(bucket_of(requests), _Window(_least(kind)))
             if window.add(step_ms / self._unit, waited_ms / self._unit):
                 self._said.clear()
 
@@ -121,7 +122,7 @@ class HostClock:
         return said
 
     def _found(self, requests: int, kind: Kind) -> float:
-        windows, bucket = self._kinds[kind], _bucket(requests)
+        windows, bucket = self._kinds[kind], bucket_of(requests)
         known = [other for other, window in windows.items() if window.is_known]
         if not known:
             return self.ms(requests, Kind.DRAFTS) if kind is Kind.BRANCHES else 0.0
@@ -187,7 +188,3 @@ class _Window:
 
 def _least(kind: Kind) -> int:
     return WINDOW if kind is Kind.BRANCHES else LEAST
-
-
-def _bucket(requests: int) -> int:
-    return (requests - 1).bit_length()

@@ -41,7 +41,7 @@ class Overlap(Unlearning):
     def ahead(self, view: View) -> Plan | None:
         """Branches wait for the margins of their draft."""
         forks = self.corrections or self.continuation
-        return None if forks and view.draft.any() else self.decide(view)
+        return None if forks and view.drafted else self.decide(view)
 
     def _branches(self, view: View, row: int) -> list[tuple[int, int, int, int]]:
         """(request, slot, head, block) of one request's draft in hand."""
