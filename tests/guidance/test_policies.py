@@ -262,6 +262,41 @@ def test_what_traffic_says_is_followed_however_much_is_verified(hazard, verified
     assert hand.failing[0, 1:].mean() == pytest.approx(hazard, rel=0.25, abs=0.01)
 
 
+@given(st.integers(0, 10_000), st.integers(1, 6))
+@settings(deadline=None, max_examples=60)
+def test_a_few_requests_teach_what_arrays_of_them_do(seed, requests):
+    few, many = (Beliefs(table(hazards=np.linspace(0.4, 0.02, 10))) for _ in range(2))
+    random = np.random.default_rng(seed)
+    for _ in range(4):
+        draft = random.choice([0, 2, 4, 7, 8, 16, 32], requests)
+        verified = np.where(
+            draft, random.integers(1, np.maximum(draft, 1) + 1), random.integers(0, 2, requests)
+        )
+        seen = view(
+            requests,
+            draft=draft,
+            margin=np.round(random.random((requests, max(1, int(draft.max())))), 2),
+            previous=random.choice([0, 1, 4, 8, 16, 32], requests),
+            full=random.random(requests) < 0.3,
+            remaining=random.choice([1, 3, 500], requests),
+        )
+        acceptance = np.where(verified, random.integers(0, verified + 1), 0)
+        outcome = Outcome(acceptance, np.zeros(requests, np.int64), random.integers(-1, 2, requests))
+        plan, cell = Plan(np.zeros(requests, np.int64), verified, Branches.none()), few.cell(seen)
+        if draft.any():
+            few._learn_few(seen, cell, plan, outcome)
+            many._learn_slots(seen, cell, plan, outcome)
+    few, many = (
+        [
+            (shift.value, shift.precision)
+            for shifts in (beliefs._learner.before, beliefs._learner.given)
+            for shift in (shifts._all, *shifts._block.values())
+        ]
+        for beliefs in (few, many)
+    )
+    np.testing.assert_allclose(few, many, atol=1e-9, rtol=0)
+
+
 def test_drafts_that_turn_worthless_and_good_again_are_followed():
     beliefs = Beliefs(table(0.1))
     good = beliefs.menus.y[0].max()

@@ -71,21 +71,27 @@ def test_a_step_is_as_good_as_that_of_loops_over_requests(seed, requests, name):
 
 
 @given(st.integers(0, 10_000), st.integers(1, 4), st.sampled_from([*POLICIES]), st.sampled_from([5, 1 << 30]))
-@settings(deadline=None, max_examples=300, derandomize=True)
+@settings(deadline=None, max_examples=300)
 def test_a_few_requests_get_the_plans_of_many(seed, requests, name, most):
-    """Some plans are worth exactly the same, and either may be taken: seldom of so few, and none of these."""
+    """Or such as are worth exactly the same: which of two equal requests gets something does not matter."""
     random = np.random.default_rng(seed)
     left = random.choice([1, 2, 3, 9, 20, 33, 64, 65, 500], requests)
     policy, seen = POLICIES[name], replace(drawn(seed, requests), remaining=left, most=most)
     beliefs, market = policy._beliefs, made(policy, seen)
     cell = beliefs.cell(seen)
-    hand = beliefs.in_hand(seen, cell)
-    many = solve(seen, cell, hand, beliefs, market, policy._clock.of_step(seen))
+    hand, time = beliefs.in_hand(seen, cell), policy._clock.of_step(seen)
+    slow = SlowStep(seen, cell.tolist(), hand, beliefs, market, time)
+    assume(not slow.is_ambiguous())
+    many = solve(seen, cell, hand, beliefs, market, time)
     few = solve_few(seen, cell.tolist(), beliefs, market, policy._clock)
-    for name in ("block", "verified"):
-        assert getattr(few, name).tolist() == getattr(many, name).tolist()
-    for name in ("request", "slot", "head", "block"):
-        assert getattr(few.branches, name).tolist() == getattr(many.branches, name).tolist()
+    if written(few) != written(many):
+        assert slow.profit(few) == pytest.approx(slow.profit(many), rel=1e-9, abs=1e-9)
+
+
+def written(plan):
+    branches = plan.branches
+    columns = plan.block, plan.verified, branches.request, branches.slot, branches.head, branches.block
+    return [column.tolist() for column in columns]
 
 
 @given(st.integers(0, 10_000), st.integers(1, 24), st.sampled_from([*POLICIES]))

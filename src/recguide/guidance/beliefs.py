@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import exp
+from operator import itemgetter
 
 import numpy as np
 
@@ -25,6 +27,8 @@ _LEAST = 1e-6
 STALE, SETTLED, WRONG = 0.1, 16, 0.5
 """Log odds by which what was learned may have moved before menus are made anew, and how many rounds of all
 requests lie between; unless it has moved by WRONG."""
+FEW = 16
+"""Requests up to which a loop over the slots of each learns quicker than arrays do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +70,11 @@ class Beliefs:
         self._candidates = np.array(table.evidence.candidates).T.copy()  # [bins, ranks]
         self.options = Options.of(table.blocks)
         self._learner = Learner(table.blocks)
-        self._blocks = np.array(table.blocks)
+        self._sizes, self._blocks = table.blocks, np.array(table.blocks)
         # NaN sorts behind infinity: into the bin of an unknown s.
         self._edges = np.append(np.array(table.edges, np.float64), np.inf)
         self._signal = signal_named(table.signal)
         self._stratum = _strata(len(self._edges) + 1)
-        self._given = self._given_odds()
         self._made_at = self._shifts()
         self._age, self._stale = 0, False
         self.menus = self._fresh_menus()
@@ -96,7 +99,7 @@ class Beliefs:
         # `take` is quicker than an index.
         place = self._bins.of(view.margins.take(rows, axis=0)[:, :width])
         odds = self._likely.take(at * self.table.cells + cell.take(rows), axis=0)[:, :width]
-        odds *= self._given[at, None]
+        odds *= np.array(self._given_odds()).take(at)[:, None]
         odds *= self._ratio.take(place)
         passing = odds + 1
         np.reciprocal(passing, out=passing)
@@ -110,7 +113,7 @@ class Beliefs:
         at = np.minimum(self._blocks.searchsorted(view.verifying), len(self._blocks) - 1)
         width = int(view.verifying.max())
         odds = self._likely.take(at * self.table.cells + self.cell(view), axis=0)[:, :width]
-        odds *= self._given[at, None]
+        odds *= np.array(self._given_odds()).take(at)[:, None]
         odds *= self._ratio.take(self._bins.of(view.margins[:, :width]))
         odds *= np.arange(width) < view.verifying[:, None]
         return np.multiply.reduce(1 / (1 + odds), axis=1)
@@ -124,8 +127,9 @@ class Beliefs:
             draft: slots.
             margins: of the slots to look at, its first.
         """
-        at = min(bisect_left(self.table.blocks, draft), len(self.table.blocks) - 1)
-        likely, given, edges = self._lists[0][at][cell], float(self._given[at]), self.table.evidence.edges
+        at = self._at(draft)
+        given, edges = exp(self._learner.given.of(self._sizes[at])), self.table.evidence.edges
+        likely = self._lists[0][at][cell]
         ratio, right = self._lists[1:]
         found, alive = [(0.0, 1.0, right[0])], 1.0
         for slot in range(1, len(margins)):
@@ -152,9 +156,9 @@ class Beliefs:
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         cell = self.cell(view)
-        if view.draft.any():
-            self._learn_slots(view, cell, plan, outcome)
-            self._given = self._given_odds()
+        if view.drafted:
+            learn = self._learn_few if len(view) <= FEW else self._learn_slots
+            learn(view, cell, plan, outcome)
         self._learn_heads(view, cell, outcome)
         self._age += 1
         moved = max(abs(now - then) for now, then in zip(self._shifts(), self._made_at, strict=True))
@@ -166,7 +170,7 @@ class Beliefs:
         if not self._stale:
             return
         shifts = self._shifts()
-        if not self._outlooks.make_one(dict(zip(self.table.blocks, shifts, strict=False))):
+        if not self._outlooks.make_one(dict(zip(self._sizes, shifts, strict=False))):
             self._made_at, self._age, self._stale = shifts, 0, False
             self.menus = self._fresh_menus()
             self._fewer.clear()
@@ -189,35 +193,70 @@ class Beliefs:
             self._learner.before.add(block, *_evidence(weight, failed[mine], before))
             self._learner.given.add(block, *_evidence(weight * seen[mine], failed[mine], hand.failing[mine]))
 
+    def _learn_few(self, view: View, cell: Ints, plan: Plan, outcome: Outcome) -> None:
+        """`_learn_slots`, slot by slot: those behind one that is known to be wrong say nothing."""
+        columns = view.draft.tolist(), cell.tolist(), plan.verified.tolist(), outcome.acceptance.tolist()
+        hand: list[tuple[int, list[float], list[float], int, int]] = []
+        for row, (draft, place, verified, acceptance) in enumerate(zip(*columns, strict=True)):
+            if draft and acceptance:
+                at, width = self._at(draft), draft if acceptance >= verified else acceptance + 1
+                failing = [slot[0] for slot in self.slots(draft, place, view.margins[row, :width].tolist())]
+                hand.append((at, failing, self._lists[0][at][place], verified, acceptance))
+        hand.sort(key=itemgetter(0))
+        for at, mine in groupby(hand, itemgetter(0)):
+            block, surprise, information, said, known = self._sizes[at], 0.0, 0.0, 0.0, 0.0
+            odds = exp(self._learner.before.of(block))
+            for _, failing, likely, verified, acceptance in mine:
+                reached = 1.0
+                for slot in range(1, len(failing)):
+                    given, before = failing[slot], 1 - 1 / (1 + odds * likely[slot])
+                    failed = given  # what was not verified is imputed
+                    if slot < verified:
+                        failed = float(slot == acceptance)
+                        said += failed - given
+                        known += given * (1 - given)
+                    surprise += reached * (failed - before)
+                    information += reached * before * (1 - before)
+                    reached *= 1 - failed
+            self._learner.before.add(block, surprise, information)
+            self._learner.given.add(block, said, known)
+
     def _learn_heads(self, view: View, cell: Ints, outcome: Outcome) -> None:
-        said = outcome.head >= 0
-        if not said.any():
+        heads = outcome.head.tolist()
+        if max(heads) < 0:
             return
-        for shift, mine, right in (
-            (self._learner.continuation, said & (view.draft > 0), np.full(len(cell), self.continuation)),
-            (self._learner.step, said & (view.draft == 0), self.menus.head[cell]),
-        ):
-            wrong = 1 - right[mine]
-            shift.add(float(((outcome.head[mine] == 0) - wrong).sum()), float((wrong * (1 - wrong)).sum()))
+        beside = self.menus.head.take(cell).tolist()
+        surprise, information = [0.0, 0.0], [0.0, 0.0]  # beside blocks, and beside AR steps
+        for head, draft, right in zip(heads, view.draft.tolist(), beside, strict=True):
+            if head >= 0:
+                wrong = 1 - (self.continuation if draft else right)
+                surprise[not draft] += (head == 0) - wrong
+                information[not draft] += wrong * (1 - wrong)
+        self._learner.continuation.add(surprise[0], information[0])
+        self._learner.step.add(surprise[1], information[1])
+
+    def _at(self, draft: int) -> int:
+        """Place of the block of the table that speaks of drafts of so many slots."""
+        return min(bisect_left(self._sizes, draft), len(self._sizes) - 1)
 
     def _by_block(self, draft: Ints) -> list[tuple[int, Ints]]:
         """Rows by the block of the table that speaks of their drafts."""
         at = np.minimum(np.searchsorted(self._blocks, draft), len(self._blocks) - 1)
-        rows = ((block, np.flatnonzero(at == place)) for place, block in enumerate(self.table.blocks))
+        rows = ((block, np.flatnonzero(at == place)) for place, block in enumerate(self._sizes))
         return [(block, mine) for block, mine in rows if len(mine)]
 
     def _shifts(self) -> list[float]:
         learner = self._learner
-        blocks = [learner.before.of(block) for block in self.table.blocks]
+        blocks = [learner.before.of(block) for block in self._sizes]
         return [*blocks, learner.continuation.value, learner.step.value]
 
-    def _given_odds(self) -> Floats:
+    def _given_odds(self) -> list[float]:
         """[blocks] by how much drafts fail more than the table says, given their margins."""
-        return np.array([exp(self._learner.given.of(block)) for block in self.table.blocks])
+        return [exp(self._learner.given.of(block)) for block in self._sizes]
 
     def _fresh_menus(self) -> Menus:
-        learner, smallest = self._learner, self.table.blocks[0]
-        outlooks = {block: self._outlooks.at(block, learner.before.of(block)) for block in self.table.blocks}
+        learner, smallest = self._learner, self._sizes[0]
+        outlooks = {block: self._outlooks.at(block, learner.before.of(block)) for block in self._sizes}
         first = 1 - chance(self._odds[smallest][:, 1] + learner.before.of(smallest))
         return Menus.of(outlooks, _shifted(first**self.table.evidence.step, learner.step.value))
 

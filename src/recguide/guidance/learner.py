@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 PRIOR = 4.0
 """Precision of "as the table says" for all drafts; a block's own shift departs less readily."""
 PRIOR_BLOCK = 12.0
@@ -35,8 +33,8 @@ class Shift:
     def add(self, surprise: float, information: float) -> None:
         """Σ (failed − p) and Σ p·(1 − p) over slots with failure probabilities p."""
         self.precision = min(CAP, self.precision + information)
-        stride = float(np.clip(surprise / self.precision, -STRIDE, STRIDE))
-        self.value = float(np.clip(self.value + stride, -FARTHEST, FARTHEST))
+        stride = min(max(surprise / self.precision, -STRIDE), STRIDE)
+        self.value = min(max(self.value + stride, -FARTHEST), FARTHEST)
 
 
 class Shifts:
