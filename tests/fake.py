@@ -13,12 +13,15 @@ import torch
 from tests.toy import byte_tokenizer_json
 from torch import Tensor
 
+from recguide.attention.rotation import Rotation
 from recguide.core import Attend, Completion, KVShape, PackedBatch, SamplingParams, Vocabulary
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.request import Request
 from recguide.speculation.grammar import Grammars
 
 EOS, MASK, OPEN, CLOSE = 256, 257, 258, 259
+UNSEEN = -1e9
+"""A key that no query sees."""
 VOCABULARY = Vocabulary(size=260, eos=(EOS,), mask=MASK, think=(OPEN, CLOSE))
 
 
@@ -58,7 +61,11 @@ def wrong(token: int) -> int:
 
 
 class FakeBackbone:
-    """Implements core.Backbone; scripts are told apart by the first token of their prompts."""
+    """Implements core.Backbone; scripts are told apart by the first token of their prompts.
+
+    Like a model's, its memory is the KV cache: the values of a prompt's first tokens name the script, and
+    attention tells every later token.
+    """
 
     vocabulary = VOCABULARY
     max_positions = 4096
@@ -68,22 +75,32 @@ class FakeBackbone:
 
     def __init__(self, *scripts: Script) -> None:
         self._scripts = {script.prompt[0]: script for script in scripts}
-        self._of_page: dict[int, Script] = {}
+        self._told: list[Script] = []
         self.forwards = 0
         self.query_tokens = 0
 
-    def forward(self, batch: PackedBatch, attend: Attend) -> Tensor:  # noqa: ARG002
+    def forward(self, batch: PackedBatch, attend: Attend) -> Tensor:
         self.forwards += 1
         self.query_tokens += len(batch.tokens)
-        for row in batch.rows:
-            if row.causal and row.prefix == 0:
-                self._of_page[int(batch.block_tables[row.request, 0])] = self._scripts[row.tokens[0]]
+        self._told = self.scripts_of(batch, attend)
         wanted = [self._logits(batch, int(index)) for index in batch.wanted]
         return torch.stack(wanted) if wanted else torch.empty(0, VOCABULARY.size)
 
+    def scripts_of(self, batch: PackedBatch, attend: Attend) -> list[Script]:
+        """Each row's script."""
+        qkv = torch.zeros(len(batch.tokens), 3, self.kv_shape.head_dim)
+        qkv[:, 0, 0], qkv[:, 1, 0] = 1, UNSEEN
+        for start, row in zip(batch.row_starts, batch.rows, strict=True):
+            if row.causal and row.prefix == 0:
+                qkv[start : start + len(row.tokens), 1:, 0] = torch.tensor((0.0, row.tokens[0]))
+        still = torch.ones(len(qkv), 1, qkv.shape[2])
+        turn = Rotation(still, torch.zeros_like(still), None, qkv.shape[2] // 2)
+        names = attend(0, qkv, turn)[list(batch.row_starts), 0].round().int()
+        return [self._scripts[name] for name in names.tolist()]
+
     def _logits(self, batch: PackedBatch, index: int) -> Tensor:
         row = batch.rows[int(batch.row[index])]
-        script = self._of_page[int(batch.block_tables[row.request, 0])]
+        script = self._told[int(batch.row[index])]
         slot = int(batch.slot[index])
         logits = torch.zeros(VOCABULARY.size)
         if row.causal:

@@ -150,9 +150,7 @@ def test_one_requests_failure_is_its_own():
 
     def broken(batch, index):
         found = logits(batch, index)
-        script = machine._backbone._of_page[
-            int(batch.block_tables[batch.rows[int(batch.row[index])].request, 0])
-        ]
+        script = machine._backbone._told[int(batch.row[index])]
         return found * float("nan") if script is SCRIPTS[1] else found
 
     machine._backbone._logits = broken

@@ -58,7 +58,7 @@ class NanIn(FakeBackbone):
 
     def _logits(self, batch, index):
         row = batch.rows[int(batch.row[index])]
-        script = self._of_page[int(batch.block_tables[row.request, 0])]
+        script = self._told[int(batch.row[index])]
         kind = "prefill" if row.start == 0 else "verify" if row.causal else "branch" if row.stem else "draft"
         logits = super()._logits(batch, index)
         return logits * math.nan if script.prompt[0] == ILL and kind == self._kind else logits
@@ -86,10 +86,8 @@ class OutIn(FakeBackbone):
     decoding = False
 
     def forward(self, batch, attend):
-        for row in batch.rows:
-            ill = row.tokens[0] == ILL and row.prefix == 0
-            if self.decoding and row.prefix:
-                ill = self._of_page[int(batch.block_tables[row.request, 0])].prompt[0] == ILL
+        for row, script in zip(batch.rows, self.scripts_of(batch, attend), strict=True):
+            ill = script.prompt[0] == ILL
             if ill and (row.prefix > 0) == self.decoding:
                 raise self.error
         return super().forward(batch, attend)

@@ -205,7 +205,7 @@ class Broken(FakeBackbone):
     def _logits(self, batch, index):
         logits = super()._logits(batch, index)
         row = batch.rows[int(batch.row[index])]
-        mine = self._of_page[int(batch.block_tables[row.request, 0])].prompt[0] == 201
+        mine = self._told[int(batch.row[index])].prompt[0] == 201
         return logits * float("nan") if mine and row.start > len(PROMPT) + 1 else logits
 
 

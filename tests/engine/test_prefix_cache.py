@@ -88,6 +88,21 @@ def test_pages_that_are_found_hold_what_a_prefill_would_write(method):
     assert_as_prefilled(machine, whole, [node.page for node in known])
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_what_goes_on_from_a_known_beginning_is_read_in_one_piece(method):
+    machine = engine()
+    one(machine, TEXT, params(method))
+    requests = [machine.add((*TEXT[:17], at), params(method))[0] for at in (3, 4)]
+    while machine.busy:
+        machine.step()
+        for request in requests:
+            pages = request.table.pages
+            if request.finish_reason is None:
+                assert request.stats.prefix_hit_tokens == 16
+                assert all(after == page + 1 for page, after in pairwise(pages))
+                assert_as_prefilled(machine, request.committed, pages)
+
+
 def assert_as_prefilled(machine, tokens, pages):
     fresh = Engine(model("llama"), decode, EngineConfig(page_size=PAGE, kv_cache_tokens=512)).runner
     table = list(range(len(pages)))
@@ -162,7 +177,7 @@ class Poisoned(fake.FakeBackbone):
     def _logits(self, batch, index):
         logits = super()._logits(batch, index)
         row = batch.rows[int(batch.row[index])]
-        mine = self._of_page[int(batch.block_tables[row.request, 0])].prompt[0] == 201
+        mine = self._told[int(batch.row[index])].prompt[0] == 201
         return logits * float("nan") if self.ill and mine and row.start > 12 else logits
 
 

@@ -291,7 +291,7 @@ class Broken(FakeBackbone):
     def _logits(self, batch, index):
         logits = super()._logits(batch, index)
         row = batch.rows[int(batch.row[index])]
-        script = self._of_page[int(batch.block_tables[row.request, 0])]
+        script = self._told[int(batch.row[index])]
         return logits * float("nan") if script.prompt[0] == 201 and row.start > len(script.prompt) else logits
 
 

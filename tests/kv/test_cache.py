@@ -26,3 +26,11 @@ def test_memory_is_what_the_shape_says():
     shape = KVShape(layers=2, kv_heads=3, head_dim=4, dtype=torch.bfloat16, device=torch.device("cpu"))
     cache = KVCache(shape, pages=5, page_size=2)
     assert cache.both.untyped_storage().nbytes() == 10 * shape.bytes_per_token
+
+
+def test_pages_are_copied_whole_and_nothing_else_changes():
+    shape = KVShape(layers=2, kv_heads=3, head_dim=4, dtype=torch.float64, device=torch.device("cpu"))
+    cache = KVCache(shape, pages=6, page_size=2)
+    before = cache.both.normal_().clone()
+    cache.copy([4, 0], 1)
+    assert torch.equal(cache.both, before[:, :, [0, 1, 8, 9, 0, 1, 6, 7, 8, 9, 10, 11]])

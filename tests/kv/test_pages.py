@@ -29,6 +29,15 @@ def test_giving_what_is_not_held_is_an_error_and_changes_nothing(pages):
     assert pool.free_pages == 1
 
 
+def test_a_run_has_as_much_room_behind_it():
+    pool = PagePool(8, 4)
+    pool.take(3)
+    pool.give([0, 1])
+    assert pool.take_run(3) is None
+    assert (pool.take_run(1), pool.take_run(2), pool.free_pages) == (0, 3, 4)
+    assert pool.take(4) == [1, 5, 6, 7]
+
+
 def test_an_empty_pool_is_refused():
     with pytest.raises(RecGuideError):
         PagePool(0, 4)

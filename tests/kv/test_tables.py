@@ -1,5 +1,7 @@
 """Pool, tree and tables against a dictionary of who holds what, and what each page holds."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ class TablesAgainstDictionary(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.pool = PagePool(PAGES, PAGE_SIZE)
+        self.pool = PagePool(PAGES, PAGE_SIZE, self._copy)
         self.tree = PrefixTree(self.pool)
         self.texts = {}
         self.content = {}
@@ -60,6 +62,17 @@ class TablesAgainstDictionary(RuleBasedStateMachine):
     def share(self, table, cut):
         text = self.texts[table]
         table.share(text[: max(0, len(text) - cut)])
+
+    @rule(table=tables)
+    def unite(self, table):
+        before, free = list(table.pages), self.pool._is_free
+        roomy = bytes(free).find(b"\x01" * (2 * len(before))) >= 0
+        table.unite()
+        if is_run(before) or not roomy:
+            assert table.pages == before
+        else:
+            assert is_run(table.pages)
+            assert len(table.pages) == len(before)
 
     @rule(table=consumes(tables), cut=st.integers(0, 3))
     def end(self, table, cut):
@@ -103,6 +116,11 @@ class TablesAgainstDictionary(RuleBasedStateMachine):
         for i in range(first, -(-len(text) // PAGE_SIZE)):
             self.content[table.pages[i]] = text[: (i + 1) * PAGE_SIZE]
 
+    def _copy(self, pages, start):
+        for at, page in enumerate(pages, start):
+            assert at not in pages, "nobody's page is written over"
+            self.content[at] = self.content.get(page)
+
     @invariant()
     def every_page_of_a_table_holds_its_text(self):
         for table, text in self.texts.items():
@@ -140,6 +158,10 @@ TestTables = TablesAgainstDictionary.TestCase
 TestTables.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 
 
+def is_run(pages):
+    return all(after == page + 1 for page, after in pairwise(pages))
+
+
 def table_of(pool, tree, text):
     table = BlockTable(pool, tree)
     table.adopt(text)
@@ -159,6 +181,34 @@ def test_a_table_grows_side_by_side_where_it_can():
     assert first.pages == [0, 1, 5]
     second.extend(20)
     assert second.pages == [2, 3, 4, 6, 7]
+
+
+def test_a_table_that_goes_on_elsewhere_moves_to_where_it_has_room():
+    copies = []
+    pool = PagePool(16, 1, lambda pages, start: copies.append((pages, start)))
+    tree = PrefixTree(pool)
+    table_of(pool, tree, [1, 2, 3]).release([1, 2, 3])
+    table = table_of(pool, tree, [1, 2, 8, 9])
+    assert table.pages == [0, 1, 3, 4]
+    table.share([1, 2, 8, 9])
+    table.unite()
+    assert (table.pages, copies) == ([5, 6, 7, 8], [([0, 1, 3, 4], 5)])
+    assert [node.page for node in tree.find([1, 2, 8, 9])] == [0, 1, 3, 4]
+    assert (pool.cached_pages, pool.used_pages) == (5, 4)
+    table.unite()
+    assert len(copies) == 1
+    table.release([1, 2, 8, 9])
+    assert (pool.cached_pages, pool.used_pages) == (5, 0)
+
+
+def test_a_table_stays_in_pieces_where_nobody_copies_or_free_pages_are_few():
+    for pages, copy in ((16, None), (12, lambda *_: None)):
+        pool = PagePool(pages, 1, copy)
+        tree = PrefixTree(pool)
+        table_of(pool, tree, [1, 2, 3]).release([1, 2, 3])
+        table = table_of(pool, tree, [1, 2, 8, 9])
+        table.unite()
+        assert table.pages == [0, 1, 3, 4]
 
 
 def test_a_page_that_is_not_full_of_committed_tokens_is_not_shared():

@@ -127,8 +127,9 @@ class Scheduler:
 
     def share(self, request: Request) -> None:
         """Lets others use the pages of a request's prompt, as far as it is cached: after a preemption it may
-        be again in several chunks."""
+        be again in several chunks. What it reads itself from now on should follow one another."""
         request.table.share(request.prompt[: request.cached])
+        request.table.unite()
 
     def schedule(self, planner: Planner) -> list[Scheduled]:
         """The requests of the next forward: those that decode, then those that prefill.
@@ -250,6 +251,7 @@ class Scheduler:
                     request.table.extend(length)
                 except OutOfPages:
                     self._preempt(self._victim())
+            request.table.unite()
 
     def _victim(self) -> Request:
         """The youngest that does not hold all it may ever need: who lacks pages is one of them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -24,6 +26,12 @@ class KVCache:
         self.both = torch.zeros(size, dtype=shape.dtype, device=shape.device)
         self.keys, self.values = self.both.unbind(1)
         self.rows = self.both.flatten(3).flatten(1, 2).unbind(0)
+
+    def copy(self, pages: Sequence[int], start: int) -> None:
+        """Copies what `pages` hold to as many others, which follow one another from page `start` on."""
+        index = torch.tensor(pages, device=self.shape.device)
+        for layer in self.both.unflatten(2, (-1, self.page_size)).unbind(0):
+            layer[:, start : start + len(pages)] = layer[:, index]
 
 
 class Span:

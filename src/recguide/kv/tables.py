@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,22 @@ class BlockTable:
         """
         if self._tree is not None:
             self._share(self._tree, tokens)
+
+    def unite(self) -> None:
+        """Moves to pages that follow one another, where someone can copy and there are many free ones.
+
+        Else whoever reads them as a view would copy them together for every forward. What the table shared
+        stays known, and is no longer the table's.
+        """
+        pages, copy = self.pages, self._pool.copy
+        if copy is None or all(after == page + 1 for page, after in pairwise(pages)):
+            return
+        start = self._pool.take_run(len(pages))
+        if start is None:
+            return
+        copy(pages, start)
+        self.release()
+        self._append(range(start, start + len(pages)))
 
     def release(self, tokens: Sequence[int] = ()) -> None:
         """Gives every page back; whole pages of the committed `tokens` stay known."""
