@@ -33,6 +33,7 @@ from recguide.engine.collecting import collect_seldom
 from recguide.engine.config import EngineConfig
 from recguide.engine.engine import Engine
 from recguide.engine.inputs import Inputs
+from recguide.engine.landing import Landing
 from recguide.engine.rooms import Limits, bucket_room
 from recguide.engine.runner import Runner, adapter_uses
 from recguide.models import published
@@ -138,11 +139,12 @@ class IdleDevice:
         room = self._room(bucket)
         return Inputs(room, room.columns(), host, self._device, bucket.use)
 
-    def forward(self, _: Bucket, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    def forward(self, _: Bucket, inputs: Inputs) -> tuple[Tensor, Landing]:
+        inputs.send()
         self.began = self._clock()
-        found = self._runner._run(inputs, inputs.batch)
+        logits, output = self._runner._run(inputs, inputs.batch)
         self.seconds += self._clock() - self.began
-        return found
+        return logits, Landing(output)
 
 
 def engine_for(running: int, clock: Clock, page_size: int = 64) -> tuple[Engine, IdleDevice]:

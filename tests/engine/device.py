@@ -14,6 +14,7 @@ from recguide.attention.packing import FACTS
 from recguide.engine.buckets import Buckets
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.inputs import Inputs
+from recguide.engine.landing import Landing
 from recguide.engine.rooms import Limits, bucket_room
 from recguide.engine.runner import adapter_uses
 from recguide.speculation.slots import torch_picker
@@ -67,13 +68,15 @@ class PaddedForwards:
 
     def forward(self, bucket, inputs):
         self.ran.append(bucket)
+        inputs.send()
         flat = inputs.flat
         inputs.place()
         batch = inputs.batch_with(flat)
         # PyTorch's attention takes every token for some row's.
         own = {name: getattr(batch, name)[: flat.tokens] for name in PER_TOKEN}
         # A fake model reads the rows.
-        return self._runner._run(inputs, replace(batch, rows=rows_in(batch), **own))
+        logits, output = self._runner._run(inputs, replace(batch, rows=rows_in(batch), **own))
+        return logits, Landing(output)
 
 
 def rows_in(batch):

@@ -85,15 +85,18 @@ class Inputs:
     Args:
         room: what fits.
         columns: the room's.
-        host: the host's buffer [at least `columns.size`] uint8; pinned if the device is a GPU.
+        host: the host's buffer [at least `columns.size`] uint8; pinned if it is `send` to a GPU.
         device: the device's; the same tensor on a CPU.
         use: what the adapter touches, for a batch that a graph is captured with.
+
+    Attributes:
+        size: bytes of all that fits.
     """
 
     def __init__(
         self, room: Room, columns: Columns, host: Tensor, device: Tensor, use: AdapterUse = AdapterUse.NONE
     ) -> None:
-        self.room = room
+        self.room, self.size = room, columns.size
         self._bytes = host.numpy()
         self._arrays = columns.arrays(self._bytes)
         self._of_structure = self._bytes[columns.starts["slots"] : columns.starts["order"]]
@@ -102,7 +105,6 @@ class Inputs:
         self._host, self._device = host, device
         self._filled = 0
         self._judged = 0
-        self._heads: dict[int, tuple[Tensor, Tensor]] = {}
         tensors = columns.tensors(device)
         self._tensors = tensors
         self.batch: PackedBatch = batch_of(tensors, room.batch, use=use)
@@ -223,13 +225,12 @@ class Inputs:
 
     def send(self) -> None:
         """Begins to copy what is filled in to the device."""
-        if self._device is self._host:
-            return
-        size = self._filled
-        heads = self._heads.get(size)
-        if heads is None:
-            heads = self._heads[size] = self._device[:size], self._host[:size]
-        heads[0].copy_(heads[1], non_blocking=True)
+        if self._device is not self._host:
+            self._device[: self._filled].copy_(self._host[: self._filled], non_blocking=True)
+
+    def write_to(self, memory: NDArray[np.uint8]) -> None:
+        """Copies what is filled in to the beginning of other memory of the host."""
+        memory[: self._filled] = self._bytes[: self._filled]
 
     def _fill_structure(self, lies: Structure) -> None:
         """Writes what the structure decides, as bytes if it did so before."""

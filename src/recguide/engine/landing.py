@@ -12,16 +12,24 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """An output on its way: words [n] int32 of the host, and the event after which they are there."""
+    """An output on its way.
+
+    Attributes:
+        words: [n] int32 of the host.
+        event: after which they are there; None if they are.
+        shared: whether the next forward may write over them.
+    """
 
     words: Tensor
-    event: torch.cuda.Event | None
+    event: torch.cuda.Event | None = None
+    shared: bool = False
 
     def wait(self) -> NDArray[np.int32]:
         """The words, once the forward is done."""
         if self.event is not None:
             self.event.synchronize()
-        return self.words.numpy()
+        words = self.words.numpy()
+        return words.copy() if self.shared else words
 
 
 class Landings:
@@ -36,11 +44,22 @@ class Landings:
     def fetch(self, output: Tensor) -> Landing:
         """Begins to copy output words [n] int32 to the host."""
         if not self._on_gpu:
-            return Landing(output, None)
+            return Landing(output)
         self._turn = turn = 1 - self._turn
         if len(output) > len(self._memory[turn]):
-            self._memory[turn] = torch.empty(len(output), dtype=torch.int32, pin_memory=True)
+            self._memory[turn] = pinned_words(len(output))
         words = self._memory[turn][: len(output)]
         words.copy_(output, non_blocking=True)
         self._events[turn].record()
         return Landing(words, self._events[turn])
+
+    def brought(self, words: Tensor) -> Landing:
+        """What a graph copies to pinned words [n] int32 by itself, each time to the same ones."""
+        self._turn = 1 - self._turn
+        self._events[self._turn].record()
+        return Landing(words, self._events[self._turn], shared=True)
+
+
+def pinned_words(count: int) -> Tensor:
+    """Uninitialised int32 words of the host that a GPU may write."""
+    return torch.empty(count, dtype=torch.int32, pin_memory=True)

@@ -1,4 +1,8 @@
-"""Forwards through CUDA graphs: captured once for each bucket, replayed over inputs in the same place."""
+"""Forwards through CUDA graphs: captured once for each bucket, replayed over inputs in the same place.
+
+A graph begins with the copy of its input to the device and ends with that of its output to the host, which
+spares two launches, and the device two waits for them.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from torch import Tensor
 from recguide.attention.packing import Flat
 from recguide.engine.buckets import Bucket, Buckets
 from recguide.engine.inputs import Inputs, Room
+from recguide.engine.landing import Landing, Landings, pinned_words
 
 MIB = 2**20
 WARM_UPS = 2
@@ -28,12 +33,12 @@ class Graph:
 
     Attributes:
         logits: [W, vocab], valid from a replay until that of any graph.
-        output: int32 words, valid from a replay until the next of this graph.
+        words: of its output, int32 on the host, valid from a replay's end until the next of this graph.
     """
 
     graph: torch.cuda.CUDAGraph
     logits: Tensor
-    output: Tensor
+    words: Tensor
 
 
 class Replays:
@@ -43,19 +48,29 @@ class Replays:
         run: what is captured.
         room: what fits into a bucket's input.
         buckets: which there are.
+        landings: for outputs.
         device: the GPU.
     """
 
     def __init__(
-        self, run: Run, room: Callable[[Bucket], Room], buckets: Buckets, device: torch.device
+        self,
+        run: Run,
+        room: Callable[[Bucket], Room],
+        buckets: Buckets,
+        landings: Landings,
+        device: torch.device,
     ) -> None:
         self.buckets = buckets
         self._run = run
         self._room = room
+        self._landings = landings
         self._device = device
         size = room(buckets.largest_bucket).columns().size
-        self._hosts = [torch.zeros(size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+        self._hosts = [torch.zeros(size, dtype=torch.uint8) for _ in range(2)]
         self._turn = 0
+        self._sent = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+        """What graphs copy to the device."""
+        self._sending = self._sent.numpy()
         self._input = torch.zeros(size, dtype=torch.uint8, device=device)
         self._inputs: dict[tuple[Bucket, int], Inputs] = {}
         self._graphs: dict[Bucket, Graph] = {}
@@ -70,7 +85,7 @@ class Replays:
     def inputs(self, bucket: Bucket) -> Inputs:
         """Where a bucket's next forward is filled in.
 
-        The host's side is another one each time: the last one's may still be on its way to the device.
+        The host's side is another one each time: what follows plain steps is made of what was filled in.
         """
         self._turn = 1 - self._turn
         key = (bucket, self._turn)
@@ -80,27 +95,29 @@ class Replays:
 
     def own_inputs(self, bucket: Bucket) -> Inputs:
         """The same with a host's side that nobody else fills."""
-        size = self._room(bucket).columns().size
-        return self._inputs_in(bucket, torch.zeros(size, dtype=torch.uint8, pin_memory=True))
+        return self._inputs_in(bucket, torch.zeros(self._room(bucket).columns().size, dtype=torch.uint8))
 
     def _inputs_in(self, bucket: Bucket, host: Tensor) -> Inputs:
         room = self._room(bucket)
         return Inputs(room, room.columns(), host, self._input, bucket.use)
 
-    def forward(self, bucket: Bucket, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Logits and output of what has been sent to the device from these inputs of the bucket.
+    def forward(self, bucket: Bucket, inputs: Inputs) -> tuple[Tensor, Landing]:
+        """Logits, and output words, of these inputs of the bucket. The forward before must have landed.
 
         A bucket's first forward runs without a graph, its second one is captured: so a size that is met once
         costs no capture, and whatever compiles or chooses a workspace has done so before one.
         """
+        inputs.write_to(self._sending)
         graph = self._graphs.get(bucket)
         if graph is None:
             if bucket not in self._met:
                 self._met.add(bucket)
-                return self._run(inputs)
+                self._bring(inputs.size)
+                logits, output = self._run(inputs)
+                return logits, self._landings.fetch(output)
             graph = self._capture(bucket, inputs)
         graph.graph.replay()
-        return graph.logits, graph.output
+        return graph.logits, self._landings.brought(graph.words)
 
     def prepare(self, bucket: Bucket) -> None:
         """Captures the bucket's graph before there is anything to run; overwrites the input."""
@@ -138,7 +155,7 @@ class Replays:
 
     def time(self, bucket: Bucket, inputs: Inputs, repeats: int) -> list[float]:
         """Milliseconds of so many replays, each alone, of what is filled in."""
-        self.forward(bucket, inputs)
+        self.forward(bucket, inputs)[1].wait()
         graph = (self._graphs.get(bucket) or self._capture(bucket, inputs)).graph
         events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
         graph.replay()
@@ -157,12 +174,19 @@ class Replays:
         with torch.cuda.stream(self._stream):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
+                self._bring(inputs.size)
                 logits, output = self._run(inputs)
+                words = pinned_words(len(output))
+                words.copy_(output, non_blocking=True)
             finally:
                 graph.capture_end()
         here.wait_stream(self._stream)
-        self._graphs[bucket] = Graph(graph, _borrowed(logits), output)
+        self._graphs[bucket] = Graph(graph, _borrowed(logits), words)
         return self._graphs[bucket]
+
+    def _bring(self, size: int) -> None:
+        """Copies so many bytes of what was sent to the device."""
+        self._input[:size].copy_(self._sent[:size], non_blocking=True)
 
 
 class _Memory:

@@ -74,6 +74,7 @@ class Runner:
                 lambda inputs: self._run(inputs, inputs.batch),
                 lambda bucket: bucket_room(bucket, graphs, self._attention, page_size),
                 Buckets(graphs.tokens, adapter_uses(backbone)),
+                self._landings,
                 shape.device,
             )
 
@@ -190,12 +191,12 @@ class Runner:
     def go(self, ready: Ready) -> Flight:
         """Starts the forward. The one before must have landed."""
         began, inputs, bucket = perf_counter(), ready.inputs, ready.bucket
-        inputs.send()
         if self._replays is None or bucket is None:
+            inputs.send()
             logits, output = self._run(inputs, inputs.batch_with(ready.flat))
+            landing = self._landings.fetch(output)
         else:
-            logits, output = self._replays.forward(bucket, inputs)
-        landing = self._landings.fetch(output)
+            logits, landing = self._replays.forward(bucket, inputs)
         if self.forwards is not None:
             self.forwards.append(_noted(ready))
         return Flight(
@@ -281,7 +282,9 @@ class Runner:
         slots = range(min(8, graphs.buckets.most))
         tokens = tuple(slot % self.backbone.vocabulary.size for slot in slots)
         row = Row(0, 0, tokens, causal=False, adapter=use is AdapterUse.ALL, wanted=slots)
-        return graphs.forward(*self._fill([row], [[0]]))[0].clone()
+        logits, landing = graphs.forward(*self._fill([row], [[0]]))
+        landing.wait()
+        return logits.clone()
 
     @torch.inference_mode()
     def time(self, rows: Sequence[Row], tables: Tables, repeats: int) -> tuple[list[float], Bucket]:
@@ -304,7 +307,6 @@ class Runner:
             raise RecGuideError("graphs: this forward ran without one")
         inputs = self._with_graphs.inputs(forward.bucket)
         inputs.restore(forward.input)
-        inputs.send()
         return median(self._with_graphs.time(forward.bucket, inputs, repeats))
 
     def _fill(self, rows: Sequence[Row], tables: Tables) -> tuple[Bucket, Inputs]:
@@ -316,7 +318,6 @@ class Runner:
         greedy = [Sampling(0, 0.0)] * len(tables)
         inputs = self._with_graphs.inputs(bucket)
         inputs.fill(flat, tables, greedy, ())
-        inputs.send()
         return bucket, inputs
 
     @property
