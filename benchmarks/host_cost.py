@@ -29,7 +29,7 @@ from recguide.bench.targets import short_table
 from recguide.bench.workload import random_prompts
 from recguide.core import CANDIDATES, Attend, KVShape, PackedBatch, SamplingParams, Vocabulary
 from recguide.engine.buckets import Bucket, Buckets
-from recguide.engine.collecting import collect_seldom
+from recguide.engine.collecting import keep_all
 from recguide.engine.config import EngineConfig
 from recguide.engine.engine import Engine
 from recguide.engine.inputs import Inputs
@@ -250,7 +250,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     options = parse()
     torch.set_num_threads(1)
-    collect_seldom()
+    keep_all()
     clock = thread_time if options.cpu_time else perf_counter
     profile = cProfile.Profile() if options.profile else None
     rows = [

@@ -100,7 +100,7 @@ def main(recipe: Recipe, address: str) -> None:
 
 
 def _run(recipe: Recipe, mailbox: SocketMailbox) -> int:
-    from recguide.engine.collecting import collect_seldom
+    from recguide.engine.collecting import keep_all
     from recguide.engine.worker import Worker  # only here, past what may be said without torch
 
     try:
@@ -111,7 +111,7 @@ def _run(recipe: Recipe, mailbox: SocketMailbox) -> int:
     except Exception as error:
         mailbox.send(Fault(f"the engine did not start: {type(error).__name__}: {error}"))
         raise
-    collect_seldom()
+    keep_all()
     mailbox.send(ready)
     try:
         Worker(engine, mailbox).run()

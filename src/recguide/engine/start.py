@@ -12,6 +12,7 @@ import torch
 
 from recguide.core import Backbone
 from recguide.engine.backends import has_kernels
+from recguide.engine.collecting import collect_seldom
 from recguide.engine.config import EngineConfig
 from recguide.engine.memory import CPU_TOKENS, Device, MemoryPlan, plan_memory
 from recguide.engine.rooms import Limits
@@ -29,6 +30,8 @@ def start(
     backbone: Backbone, config: EngineConfig, picker: Picker | None, most_length: int
 ) -> tuple[Runner, MemoryPlan]:
     """A runner with all the memory that it may have, and its graphs captured.
+
+    From then on this process collects cyclic garbage seldom.
 
     Args:
         picker: what picks on the device; None is the fused one where there are kernels, and else the host.
@@ -69,6 +72,7 @@ def start(
     graphs = _growth(shape.device, made.prepare)
     plan = replace(plan, graphs=graphs, logits=made.logits_bytes, seconds=time.perf_counter() - began)
     _LOG.info("%s", plan)
+    collect_seldom()
     return made, plan
 
 
