@@ -17,7 +17,6 @@ from recguide.guidance.fixed import Fixed
 from recguide.guidance.foresight import solve_ahead
 from recguide.guidance.host import WINDOW, Host, Kind
 from recguide.guidance.load import Load
-from recguide.guidance.market import Market
 from recguide.guidance.outlook import Choice
 from recguide.guidance.price import Price
 from recguide.guidance.simulation import simulate
@@ -32,9 +31,7 @@ def blind(seen, verifying=0):
 
 def bare(policy, seen):
     """A market in which nothing is chosen of drafts in hand."""
-    at, beliefs = made(policy, seen), policy._beliefs
-    menus = beliefs.menus_of(Choice.NOTHING)
-    return Market.at(at.price, at.rate, at.floor, at.ratio, at.token, beliefs, menus=menus)
+    return replace(made(policy, seen), menus=policy._beliefs.menus_of(Choice.NOTHING))
 
 
 def ahead(policy, seen):

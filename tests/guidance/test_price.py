@@ -14,7 +14,8 @@ from tests.guidance.worlds import clock, table, view
 from recguide.guidance.few import solve_few
 from recguide.guidance.hull import SharedHulls, hulls
 from recguide.guidance.margins import MarginBins
-from recguide.guidance.market import MarketMaker
+from recguide.guidance.market import MarketMaker, base_of
+from recguide.guidance.merged import Merged, sweep_few
 from recguide.guidance.outlook import LEVELS, Outlooks
 from recguide.guidance.price import Price
 from recguide.guidance.step import solve
@@ -116,6 +117,42 @@ def test_the_price_is_that_of_all_requests_hulls_one_by_one(seed, requests, name
     assert market.rate == pytest.approx(rate, rel=2e-2 if name == "kinked" else 5e-3)
     if name in ("smooth", "long"):  # at a kink of T any price between its neighbours' would do
         assert market.price == pytest.approx(price, rel=0.05)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 12), st.sampled_from([*POLICIES]))
+@settings(deadline=None, max_examples=60)
+def test_the_hulls_of_a_few_are_merged_as_those_of_all_cells(seed, requests, name):
+    policy, seen = POLICIES[name], drawn(seed, requests)
+    menus, cell, base = policy._beliefs.menus, policy._beliefs.cell(seen), base_of(seen)
+    ratio = MarketMaker(policy._beliefs, policy._clock)._ratio
+    many = Merged(menus).sweep(base, cell, seen.prefix.astype(float), 1 + ratio * seen.prefix)
+    few = sweep_few(menus, base, cell.tolist(), seen.prefix.tolist(), ratio)
+    assume((np.diff(many.slope) < -1e-12).all())
+    for column in ("slope", "tokens", "pairs", "gain"):
+        np.testing.assert_allclose(getattr(few, column), getattr(many, column))
+
+
+@given(st.integers(0, 10_000), st.sampled_from([*POLICIES]), st.floats(1e-6, 1.0), st.integers(1, 100))
+@settings(deadline=None, max_examples=200)
+def test_a_quote_says_of_one_cell_what_arrays_say_of_all(seed, name, chance, left):
+    policy, seen = POLICIES[name], drawn(seed, 3)
+    market, cell = made(policy, seen), int(policy._beliefs.cell(seen)[0])
+    quote, blocks = market.quote(cell), market.options.sizes
+    assert quote.least == pytest.approx(market.least[cell])
+    assert quote.enough == pytest.approx(market.enough[cell])
+    items, steps = quote.begin
+    assert items == list(dict.fromkeys(market.begin.item[cell].tolist()))
+    assert [n for n, _ in steps] == market.begin.tokens[cell][: len(steps)].tolist()
+    assert [gain for _, gain in steps] == pytest.approx(market.begin.gain[cell][: len(steps)])
+    block, gain = quote.branch(chance, left)
+    if left < 2:
+        assert not block
+        return
+    nets = np.minimum(market.worth[cell], quote.token * left) * chance - market.price * np.array(blocks)
+    equals = np.flatnonzero(nets > nets.max() - 1e-9)
+    assert block in {min(blocks[at], left) for at in equals}
+    saved = min(market.worth[cell][np.searchsorted(blocks, block)], quote.token * block)
+    assert gain == pytest.approx(chance * max(0.0, saved))
 
 
 def test_hulls_over_the_same_tokens_are_those_of_any_menus():

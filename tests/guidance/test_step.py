@@ -21,7 +21,8 @@ BLOCKS = np.array(BELIEFS.table.blocks)
 
 
 def market(price, *, rate=1.0):
-    return Market.at(price, rate, price / 2, 0.0, np.ones(BELIEFS.table.cells), BELIEFS)
+    token = np.ones(BELIEFS.table.cells)
+    return Market(price, rate, price / 2, 0.0, BELIEFS.menus, BELIEFS.options, token)
 
 
 def time_at(price, *, rate=1.0, fixed=5.0):

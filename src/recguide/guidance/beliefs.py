@@ -19,6 +19,7 @@ from recguide.guidance.margins import MarginBins
 from recguide.guidance.menu import Menus
 from recguide.guidance.options import Options
 from recguide.guidance.outlook import Choice, Outlooks, chance, log_odds
+from recguide.guidance.quote import FEW
 from recguide.guidance.value import ValueTable, strata
 from recguide.guidance.view import Outcome, Plan, View
 
@@ -27,8 +28,6 @@ _LEAST = 1e-6
 STALE, SETTLED, WRONG = 0.1, 16, 0.5
 """Log odds by which what was learned may have moved before menus are made anew, and how many rounds of all
 requests lie between; unless it has moved by WRONG."""
-FEW = 16
-"""Requests up to which a loop over the slots of each learns quicker than arrays do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ class Clock:
     step of T, and a mean that lies just under one is no cheaper than one that lies just above.
 
     Attributes:
+        known: T of N = 0, 1, …, without its prefix, as far as it is looked up.
         in_ms: times are milliseconds; else in some unit, as an assumed table's are.
     """
 
@@ -27,7 +28,7 @@ class Clock:
         self.in_ms = in_ms
         known = np.arange(1, 2 * table.tokens[-1] + 1)
         self._exact = np.concatenate([[0.0], table.ms(known)])
-        self._list: list[float] = self._exact.tolist()
+        self.known: list[float] = self._exact.tolist()
         self._mean = _smoothed(self._exact)
         self._rise = np.diff(self._mean, append=self._mean[-1] + table.slope_ms)
         self._slope = table.slope_ms
@@ -39,8 +40,8 @@ class Clock:
 
     def at(self, tokens: int) -> float:
         """T of one step, without its prefix."""
-        last = len(self._list) - 1
-        return self._list[tokens] if tokens <= last else self._list[last] + self._slope * (tokens - last)
+        last = len(self.known) - 1
+        return self.known[tokens] if tokens <= last else self.known[last] + self._slope * (tokens - last)
 
     def of_view(self, view: View, tokens: int, pairs: float) -> float:
         """T of a step of these requests with so many query tokens, and query × prefix tokens, in all."""

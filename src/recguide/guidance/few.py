@@ -5,8 +5,7 @@ Plans are those of `step.solve`; where increments bring the same per token, anot
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -16,10 +15,11 @@ from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
 from recguide.guidance.market import Market
 from recguide.guidance.options import Options
+from recguide.guidance.quote import Quote
 from recguide.guidance.view import Branches, Head, Plan, View
 
-FEW = 12
-"""Requests up to which this is quicker."""
+_CONTINUATION = int(Head.CONTINUATION)
+"""Looked up once: an enumeration answers slowly."""
 
 Open = tuple[int, int, int]
 """(slot, head, block) of a branch."""
@@ -29,22 +29,13 @@ next slot, or the next step of a hull."""
 
 
 class _One(NamedTuple):
-    """One request, and what things are worth to it; `worth`, `blocks` and what these `cost` by size, and the
-    `best` worth."""
+    """One request, and what things are worth to it."""
 
     cell: int
     draft: int
     prefix: int
     left: int
-    token: float
-    worth: list[float]
-    blocks: list[int]
-    cost: list[float]
-    best: float
-
-    def capped(self, at: int, most: int) -> float:
-        """What a draft of that size is worth if it can emit no more than `most`."""
-        return min(self.worth[at], self.token * most)
+    quote: Quote
 
 
 def solve_few(
@@ -59,13 +50,13 @@ def solve_few(
     """`cell` [R]; any increment at all takes `detour_ms` longer, and any branch of a draft `fork_ms`."""
     found: list[_Found] = []
     items: list[list[int]] = []
-    ones = _ones(view, cell, beliefs.options, market)
+    ones = _ones(view, cell, market)
     for row, one in enumerate(ones):
         if one.draft:
             items.append([])
             found += _in_hand(row, one, view.margins[row].tolist(), view.candidates, beliefs, market)
         else:
-            options, steps = _begins(one, beliefs, market)
+            options, steps = one.quote.begin_near(one.left)
             items.append(options)
             weight = 1 + market.ratio * one.prefix
             found += [(gain / (n * weight), n, gain, one.prefix, row, None) for n, gain in steps]
@@ -79,15 +70,9 @@ def solve_few(
     return _laid_out(ones, items, taken, opened, beliefs.options, market)
 
 
-def _ones(view: View, cell: Sequence[int], options: Options, market: Market) -> list[_One]:
-    blocks = options.blocks.tolist()
-    cost = [market.price * block for block in blocks]
+def _ones(view: View, cell: Sequence[int], market: Market) -> list[_One]:
     columns = (cell, view.draft.tolist(), view.prefix.tolist(), view.remaining.tolist())
-    ones: list[_One] = []
-    for facts in zip(*columns, strict=True):
-        worth = market.worth[facts[0]].tolist()
-        ones.append(_One(*facts, float(market.token[facts[0]]), worth, blocks, cost, max(worth)))
-    return ones
+    return [_One(*facts, market.quote(facts[0])) for facts in zip(*columns, strict=True)]
 
 
 def _chosen(
@@ -107,15 +92,16 @@ def _best(
 ) -> tuple[int, float]:
     """How many increments, taken in their order, have the most Y − ρ·T, and that."""
     tokens, pairs, rate = view.tokens + len(view), float(view.pairs + view.prefix.sum()), market.rate
-    at_ms, pair_ms, most = clock.at, clock.pair_ms, view.most
-    best, at, made = -rate * (at_ms(tokens) + pair_ms * pairs), 0, 0.0
+    known, pair_ms, most = clock.known, clock.pair_ms, view.most
+    best, at, made = -rate * (clock.at(tokens) + pair_ms * pairs), 0, 0.0
     for number, (_, more, gain, prefix, _, _) in enumerate(found, 1):
         tokens += more
         if tokens > most:
             break
         pairs += more * prefix
         made += gain
-        profit = made - rate * (at_ms(tokens) + pair_ms * pairs + detour_ms)
+        ms = known[tokens] if tokens < len(known) else clock.at(tokens)
+        profit = made - rate * (ms + pair_ms * pairs + detour_ms)
         if profit > best:
             best, at = profit, number
     return at, best
@@ -127,9 +113,9 @@ def _best(
 def _in_hand(
     row: int, one: _One, margins: list[float], candidates: int, beliefs: Beliefs, market: Market
 ) -> list[_Found]:
-    last, token, prefix = min(one.draft, one.left), one.token, one.prefix
-    floor, least = max(market.floor, 1e-9), float(market.least[one.cell])
-    weight = 1 + market.ratio * prefix
+    quote, left, prefix = one.quote, one.left, one.prefix
+    last, token, least = min(one.draft, left), quote.token, quote.least
+    floor, weight = max(market.floor, 1e-9), 1 + market.ratio * prefix
     found: list[_Found] = []
     branches: list[tuple[int, int, float]] = []
     reached, slots = 1.0, beliefs.slots(one.draft, one.cell, margins[:last])[1:]
@@ -147,69 +133,12 @@ def _in_hand(
         reached = alive
     goes_on = reached * beliefs.continuation
     if last == one.draft and goes_on >= least:
-        branches.append((last, int(Head.CONTINUATION), goes_on))
+        branches.append((last, _CONTINUATION, goes_on))
     for slot, head, chance in branches:
-        block, gain = _branch(one, slot, chance)
+        block, gain = quote.branch(chance, left - slot)
         if block:
             found.append((gain / (block * weight), block, gain, prefix, row, (slot, head, block)))
     return found
-
-
-def _branch(one: _One, slot: int, chance: float) -> tuple[int, float]:
-    """The block that brings most, and that; 0 slots if no draft fits."""
-    left, blocks, worth = one.left - slot, one.blocks, one.worth
-    most = one.token * left
-    if most < one.best:
-        worth = [min(each, most) for each in worth]
-    nets = [each * chance - cost for each, cost in zip(worth, one.cost, strict=True)]
-    at = nets.index(max(nets))
-    block = blocks[at]
-    if block <= left:
-        return block, max(0.0, chance * min(worth[at], one.token * block))
-    if left < 2:
-        return 0, 0.0
-    at = min(bisect_left(blocks, left), len(blocks) - 1)
-    return left, max(0.0, chance * one.capped(at, left))
-
-
-# --- requests without a draft -------------------------------------------------------------------------------
-
-
-def _begins(one: _One, beliefs: Beliefs, market: Market) -> tuple[list[int], list[tuple[int, float]]]:
-    """Options along the hull, and the steps between them: (query tokens, gain)."""
-    cell = one.cell
-    if one.left >= market.enough[cell]:
-        begin = market.begin
-        steps = zip(begin.tokens[cell].tolist(), begin.gain[cell].tolist(), strict=True)
-        return begin.item[cell].tolist(), [(int(tokens), gain) for tokens, gain in steps if tokens]
-    hull = _hull(list(_offers(one, beliefs, market)))
-    steps = zip(hull[1:], hull, strict=False)
-    return [item for _, _, item in hull], [(n - m, y - z) for (n, y, _), (m, z, _) in steps]
-
-
-def _offers(one: _One, beliefs: Beliefs, market: Market) -> Iterator[tuple[int, float, int]]:
-    """(query tokens, gain, option) of those that fit, query tokens rising."""
-    head = float(market.head[one.cell])
-    for item, (block, branch) in enumerate(beliefs.options.pairs):
-        if not block and not branch:
-            yield 1, one.token, item
-        elif one.left >= (2 if block else 3):
-            worth = one.capped(bisect_left(one.blocks, block or branch), one.left)
-            yield (block, worth, item) if block else (1 + branch, one.token + head * worth, item)
-
-
-def _hull(offers: Sequence[tuple[int, float, int]]) -> list[tuple[int, float, int]]:
-    hull = [offers[0]]
-    for offer in offers[1:]:
-        while len(hull) > 1 and _slope(hull[-1], offer) > _slope(hull[-2], hull[-1]):
-            hull.pop()
-        if offer[1] > hull[-1][1]:
-            hull.append(offer)
-    return hull
-
-
-def _slope(one: tuple[int, float, int], other: tuple[int, float, int]) -> float:
-    return (other[1] - one[1]) / (other[0] - one[0])
 
 
 # --- the plan -----------------------------------------------------------------------------------------------
@@ -238,6 +167,6 @@ def _laid_out(
         verified.append(0 if block else 1)
         going = min(branch, one.left - 1)
         if going >= 2:
-            branches.append((row, 1, int(Head.CONTINUATION), going))
+            branches.append((row, 1, _CONTINUATION, going))
     opens = Branches(*np.array(branches, np.int64).T) if branches else Branches.none()
     return Plan(np.array(blocks, np.int64), np.array(verified, np.int64), opens, market.price, market.rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -129,26 +130,26 @@ class SharedHulls:
     def _one_by_one(self, menus: list[list[float]]) -> Hulls:
         """`of`, for a few."""
         n: list[float] = self.n.tolist()
-        vertices = np.zeros((len(menus), len(n)), np.int64)
+        vertex = np.zeros((len(menus), len(n)), np.int64)
         tokens, gain = np.zeros((2, len(menus), len(n) - 1))
         for row, y in enumerate(menus):
-            hull = _hull(n, y)
-            vertices[row, : len(hull)], vertices[row, len(hull) :] = hull, hull[-1]
-            for step, (a, b) in enumerate(pairwise(hull)):
+            items = vertices(n, y)
+            vertex[row, : len(items)], vertex[row, len(items) :] = items, items[-1]
+            for step, (a, b) in enumerate(pairwise(items)):
                 tokens[row, step], gain[row, step] = n[b] - n[a], y[b] - y[a]
-        return Hulls(vertices, tokens, gain)
+        return Hulls(vertex, tokens, gain)
 
 
-def _hull(n: list[float], y: list[float]) -> list[int]:
-    """Of one menu, n rising: items of falling slopes."""
-    hull = [0]
+def vertices(n: Sequence[float], y: Sequence[float]) -> list[int]:
+    """Of one menu, n rising: items of falling slopes, from the first on."""
+    found = [0]
     for item in range(1, len(n)):
-        if y[item] <= y[hull[-1]]:
+        if y[item] <= y[found[-1]]:
             continue
-        while len(hull) > 1:
-            a, b = hull[-2:]
+        while len(found) > 1:
+            a, b = found[-2:]
             if (y[item] - y[b]) * (n[b] - n[a]) <= (y[b] - y[a]) * (n[item] - n[b]):
                 break
-            hull.pop()
-        hull.append(item)
-    return hull
+            found.pop()
+        found.append(item)
+    return found

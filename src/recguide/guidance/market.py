@@ -7,7 +7,8 @@ is iterated on its own output. The next step's plans then only look things up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -18,94 +19,112 @@ from recguide.guidance.courses import Course, Courses
 from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.hull import Hulls
 from recguide.guidance.menu import Menus
-from recguide.guidance.merged import Merged
-from recguide.guidance.options import ROOM
+from recguide.guidance.merged import Merged, sweep_few
+from recguide.guidance.options import ROOM, Options
 from recguide.guidance.outlook import Choice
+from recguide.guidance.quote import FEW, Quote
 from recguide.guidance.sweep import Base, Cut, Swept
 from recguide.guidance.view import View
 
 LASTING = 0.75
 """How far a request's stretch, easy or hard, outlasts the round that is planned: 1 for ever, 0 not at all.
 In simulation 0.5 to 1 are alike, and 0 makes 1 to 6 % less."""
-
-
 STALE = 0.04
 """Share by which steps make less that are planned before the last verification has said anything: in
 simulation 3 to 5 % at C = 8 to 64."""
-NEVER = 2.0
-"""A probability of reuse that no branch has."""
+NEVER, TINY = 2.0, 1e-12
+"""A probability of reuse that no branch has, and one that is not told apart from 0."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Market:
-    """Attributes:
-    price, rate: μ, ρ.
-    floor: what a query token costs where it is cheapest in a step; what brings less is not looked at.
-    ratio: what a query token costs more for each token of its prefix, relative to one without any.
-    token: [cells] what a token emitted now counts.
-    worth: [cells, blocks] of a draft in hand, against none, by the table's blocks.
-    least: [cells] probability of reuse below which no branch pays.
-    head: [cells] probability that a continuation beside an AR step is right; 0 if none pays.
-    begin: [cells] the hulls of what begins without a draft in hand, if no cap is near.
-    enough: [cells] tokens that a request must still be able to emit for `begin` to hold.
-    course: what is chosen among.
+    """What it says of cells is worked out when it is asked: of all, as arrays, or of one (`quote`).
+
+    Attributes:
+        price, rate: μ, ρ.
+        floor: what a query token costs where it is cheapest in a step; what brings less is not looked at.
+        ratio: what a query token costs more for each token of its prefix, relative to one without any.
+        menus, options: what is chosen among.
+        token: [cells] what a token emitted now counts.
+        course: in a plain one no draft is worth more than none; with menus of fewer choices no branch is.
     """
 
     price: float
     rate: float
     floor: float
     ratio: float
+    menus: Menus
+    options: Options
     token: Floats
-    worth: Floats
-    least: Floats
-    head: Floats
-    begin: Hulls
-    enough: Floats
     course: Course = Course.FREE
+    _quotes: dict[int, Quote] = field(default_factory=dict[int, "Quote"], init=False, repr=False)
 
     @property
     def plain(self) -> bool:
         return self.course is Course.PLAIN
 
-    @classmethod
-    def at(
-        cls,
-        price: float,
-        rate: float,
-        floor: float,
-        ratio: float,
-        token: Floats,
-        beliefs: Beliefs,
-        *,
-        menus: Menus | None = None,
-        plain: bool = False,
-    ) -> Market:
-        """At a price, with what tokens count [cells]. In a plain one no draft is worth more than none; with
-        menus of fewer choices no branch is."""
-        options, menus = beliefs.options, beliefs.menus if menus is None else menus
-        worth = np.zeros((len(token), len(options.blocks))) if plain else menus.worth(price, token)
-        best = (worth / options.blocks).max(1)
-        least = np.maximum(floor / np.maximum(best, 1e-12), 1e-12)
-        if plain or menus.choice is not Choice.ALL:
-            least.fill(NEVER)
-        return cls(
-            price=price,
-            rate=rate,
-            floor=floor,
-            ratio=ratio,
-            token=token,
-            worth=worth,
-            least=least,
-            head=menus.head,
-            begin=options.hulls(token, menus.head, worth, np.full(len(token), ROOM)),
-            # A draft is worth no more than what may still be emitted.
-            enough=np.maximum(ROOM, worth.max(1) / token),
-            course=Course.PLAIN if plain else _course(menus),
-        )
-
     def weight(self, prefix: Floats) -> Floats:
         """What a query token over a prefix costs, relative to one without."""
         return 1 + self.ratio * prefix
+
+    # --- of all cells ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def worth(self) -> Floats:
+        """[cells, blocks] of a draft in hand, against none."""
+        if self.plain:
+            return np.zeros((len(self.token), len(self.options.blocks)))
+        return self.menus.worth(self.price, self.token)
+
+    @cached_property
+    def least(self) -> Floats:
+        """[cells] probability of reuse below which no branch pays."""
+        if not self._branches:
+            return np.full(len(self.token), NEVER)
+        best = (self.worth / self.options.blocks).max(1)
+        return np.maximum(self.floor / np.maximum(best, TINY), TINY)
+
+    @property
+    def head(self) -> Floats:
+        """[cells] probability that a continuation beside an AR step is right; 0 if none pays."""
+        return self.menus.head
+
+    @cached_property
+    def begin(self) -> Hulls:
+        """[cells] the hulls of what begins without a draft in hand, if no cap is near."""
+        return self.options.hulls(self.token, self.head, self.worth, np.full(len(self.token), ROOM))
+
+    @cached_property
+    def enough(self) -> Floats:
+        """[cells] tokens that a request must still be able to emit for `begin` to hold: a draft is worth no
+        more than them."""
+        return np.maximum(ROOM, self.worth.max(1) / self.token)
+
+    def ready(self, *, many: bool) -> Market:
+        """The same, with what takes long worked out; if it is asked by `many`, all of it."""
+        _ = self.worth
+        if many:
+            _ = self.begin, self.enough, self.least
+        return self
+
+    # --- of one ---------------------------------------------------------------------------------------------
+
+    def quote(self, cell: int) -> Quote:
+        found = self._quotes.get(cell)
+        if found is None:
+            found = self._quotes[cell] = self._quoted(cell)
+        return found
+
+    def _quoted(self, cell: int) -> Quote:
+        worth = self.worth[cell].tolist()
+        best = max([each / block for each, block in zip(worth, self.options.sizes, strict=True)])
+        least = max(self.floor / max(best, TINY), TINY) if self._branches else NEVER
+        token, head = float(self.token[cell]), float(self.head[cell])
+        return Quote(token, worth, head, least, self.price, self.options)
+
+    @property
+    def _branches(self) -> bool:
+        return not self.plain and self.menus.choice is Choice.ALL
 
 
 class MarketMaker:
@@ -156,8 +175,9 @@ class MarketMaker:
                 return self._plain(view, plain)
         price = _price(cut, rate * clock.slope_ms(cut.tokens))
         floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2
-        token = token_of(menus, cell, price)
-        return Market.at(price, rate, floor, self._ratio, token, self._beliefs, menus=menus)
+        token, options = token_of(menus, cell, price), self._beliefs.options
+        market = Market(price, rate, floor, self._ratio, menus, options, token, _course(menus))
+        return market.ready(many=len(view) > FEW)
 
     def _waits(self, requests: int) -> float:
         """The host's mean time of steps some of which have branches, whose margins are waited for."""
@@ -182,11 +202,15 @@ class MarketMaker:
 
     def _plain(self, view: View, rate: float) -> Market:
         price = rate * self._clock.slope_ms(float(view.tokens + len(view)))
-        token = np.ones(self.menus.n.shape[1])
-        return Market.at(price, rate, price / 2, self._ratio, token, self._beliefs, plain=True)
+        options, many = self._beliefs.options, len(view) > FEW
+        token, plain = np.ones(self.menus.n.shape[1]), Course.PLAIN
+        market = Market(price, rate, price / 2, self._ratio, self.menus, options, token, plain)
+        return market.ready(many=many)
 
     def _plans(self, view: View, cell: Ints, menus: Menus) -> Swept:
         """The hulls of all requests' menus, merged."""
+        if len(view) <= FEW:
+            return sweep_few(menus, base_of(view), cell.tolist(), view.prefix.tolist(), self._ratio)
         merged = self._merged.get(menus.choice)
         if merged is None or merged.menus is not menus:
             merged = self._merged[menus.choice] = Merged(menus)

@@ -34,6 +34,8 @@ class Menus:
     block: Mapping[int, Outlook]
     head: Floats
     choice: Choice
+    _steps: dict[int, list[tuple[float, float, float]]]
+    """What `steps` has said."""
     _acceptance: Floats
     _spent: Floats
     _forwards: Floats
@@ -58,7 +60,7 @@ class Menus:
         lasting = [1 / (1 - of.reuse) for of in outlooks.values()]
         made = [of.acceptance for of in outlooks.values()]
         by_level = [_levels_first(parts) for parts in (made, spent, lasting)]
-        return cls(n, y, found, outlooks, head, choice, by_level[0], by_level[1], by_level[2])
+        return cls(n, y, found, outlooks, head, choice, {}, by_level[0], by_level[1], by_level[2])
 
     def net(self, price: float, token: Floats | float = 1.0) -> Floats:
         """[cells] g: the best mean of (tokens − μ·n) per forward.
@@ -77,6 +79,13 @@ class Menus:
         worth -= self.net(price, token)
         worth *= self._forwards
         return np.ascontiguousarray(worth.max(0).T)
+
+    def steps(self, cell: int) -> list[tuple[float, float, float]]:
+        """(Δy/Δn, Δn, Δy) from vertex to vertex."""
+        if cell not in self._steps:
+            columns = self.hulls.tokens[cell].tolist(), self.hulls.gain[cell].tolist()
+            self._steps[cell] = [(gain / n, n, gain) for n, gain in zip(*columns, strict=True) if n]
+        return self._steps[cell]
 
     def cost(self, price: float, rent: float) -> tuple[Floats, Floats]:
         """[cells] the least a token costs if forwards cost `rent` beside their query tokens, and y then."""

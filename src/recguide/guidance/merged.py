@@ -6,8 +6,10 @@ Requests are told apart by that cost in steps of STEP; within one step they coun
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
+from operator import itemgetter
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from recguide.guidance.menu import Menus
 from recguide.guidance.sweep import Base, Swept
 
 STEP = 1.03
+_LOG_STEP = log(STEP)
 _REMEMBERED = 64
 """Combinations of costs whose order is remembered."""
 
@@ -33,7 +36,7 @@ class Merged:
 
     def sweep(self, base: Base, cell: Ints, prefix: Floats, weight: Floats) -> Swept:
         """All increments of requests of these cells, [R] each; `weight` as in Increments."""
-        cost = np.rint(np.log(weight) / log(STEP)).astype(np.int64)
+        cost = np.rint(np.log(weight) / _LOG_STEP).astype(np.int64)
         costs = np.unique(cost) if len(cost) and cost.min() < cost.max() else cost[:1]
         group = np.searchsorted(costs, cost) * self._cells + cell
         groups = len(costs) * self._cells
@@ -59,6 +62,24 @@ class Merged:
         which = order % each
         group = order // each * self._cells + self._cell[which]
         return _Order(group, slope[order], self._tokens[which], self._gain[which])
+
+
+def sweep_few(menus: Menus, base: Base, cells: Sequence[int], prefixes: Sequence[int], ratio: float) -> Swept:
+    """`Merged.sweep` of a few requests, by their hulls alone; a query token costs `ratio` more for each token
+    of its prefix."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for cell, prefix in zip(cells, prefixes, strict=True):
+        cost = round(log(1 + ratio * prefix) / _LOG_STEP) if ratio else 0
+        group = groups.setdefault((cost, cell), [0, 0])
+        group[0] += 1
+        group[1] += prefix
+    steps = [
+        (slope / STEP**cost, n * count, n * read, gain * count)
+        for (cost, cell), (count, read) in groups.items()
+        for slope, n, gain in menus.steps(cell)
+    ]
+    steps.sort(key=itemgetter(0), reverse=True)
+    return Swept.of(base, *np.array(steps).reshape(-1, 4).T)
 
 
 @dataclass(frozen=True, slots=True)

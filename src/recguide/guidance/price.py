@@ -16,12 +16,13 @@ from recguide.guidance.arrays import Ints
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
 from recguide.guidance.courses import Course, Courses
-from recguide.guidance.few import FEW, solve_few
+from recguide.guidance.few import solve_few
 from recguide.guidance.foresight import solve_ahead
 from recguide.guidance.host import HostClock, Kind, kind_of
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.markets import Markets
 from recguide.guidance.probes import Probes
+from recguide.guidance.quote import FEW
 from recguide.guidance.standing import Standing
 from recguide.guidance.step import solve
 from recguide.guidance.value import ValueTable
