@@ -13,6 +13,7 @@ from tests.guidance.test_simulation import Coins
 from tests.guidance.worlds import EVIDENCE, clock, table, view
 
 from recguide.guidance.batching import ragged
+from recguide.guidance.few import solve_ahead_few
 from recguide.guidance.fixed import Fixed
 from recguide.guidance.foresight import solve_ahead
 from recguide.guidance.host import WINDOW, Host, Kind
@@ -62,6 +63,22 @@ def test_what_begins_is_what_would_be_begun_if_nothing_were_unknown(seed, reques
     cell, time = beliefs.cell(seen), policy._clock.of_step(seen)
     known = solve(seen, cell, beliefs.in_hand(seen, cell), beliefs, market, time)
     assert solve_ahead(seen, beliefs, market, time).block.tolist() == known.block.tolist()
+
+
+@given(st.integers(0, 10_000), st.integers(1, 12), st.sampled_from([*POLICIES]), st.sampled_from([0.0, 1.0]))
+@settings(deadline=None)
+def test_a_few_requests_are_planned_ahead_as_many_are(seed, requests, name, detour):
+    policy, seen, random = POLICIES[name], drawn(seed, requests), np.random.default_rng(seed)
+    verifying = np.where(seen.draft, 0, random.choice([0, 4, 7, 16, 32], requests))
+    margins = np.round(random.random((requests, 32)), 2)
+    remaining = random.choice([1, 2, 3, 9, 33, 500], requests)
+    seen = blind(replace(seen, margins=margins, remaining=remaining), verifying)
+    beliefs, market, cell = policy._beliefs, bare(policy, seen), policy._beliefs.cell(seen)
+    many = solve_ahead(seen, beliefs, market, policy._clock.of_step(seen, detour))
+    few = solve_ahead_few(seen, cell.tolist(), beliefs, market, policy._clock, detour)
+    assert few.all_tokens == many.all_tokens  # which of two equal requests begins more does not matter
+    assert sorted(few.block.tolist()) == sorted(many.block.tolist())
+    np.testing.assert_array_equal(few.verified > 1, many.verified > 1)
 
 
 @pytest.mark.parametrize("full", [False, True])

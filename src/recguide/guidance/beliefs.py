@@ -74,6 +74,7 @@ class Beliefs:
         self._edges = np.append(np.array(table.edges, np.float64), np.inf)
         self._signal = signal_named(table.signal)
         self._stratum = _strata(len(self._edges) + 1)
+        self._cell_lists: tuple[list[float], list[int]] = self._edges.tolist(), self._stratum.ravel().tolist()
         self._made_at = self._shifts()
         self._age, self._stale = 0, False
         self.menus = self._fresh_menus()
@@ -89,6 +90,11 @@ class Beliefs:
         """[R] as ValueTable.cell, by look-up."""
         bins = self._edges.searchsorted(view.signals[:, self._signal], side="right")
         return self._stratum.take(2 * view.previous + view.full) + bins
+
+    def cell_of(self, signals: Sequence[float], previous: int, full: bool) -> int:
+        """Of one request."""
+        edges, stratum = self._cell_lists
+        return stratum[2 * previous + full] + bisect_right(edges, signals[self._signal])
 
     def in_hand(self, view: View, cell: Ints) -> InHand:
         rows = view.draft.nonzero()[0]

@@ -1,6 +1,7 @@
-"""A step of a few requests, solved slot by slot: what `step` finds for many, at less than its arrays cost.
+"""A step of a few requests, solved slot by slot: what arrays find for many (`step`, and `foresight` behind a step
+that still runs), at less than they cost.
 
-Plans are those of `step.solve`; where increments bring the same per token, another order may be chosen.
+Plans are the same; where increments bring the same per token, another order may be chosen.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def solve_few(
             found += [(gain / (n * weight), n, gain, one.prefix, row, None) for n, gain in steps]
     found.sort(key=itemgetter(0), reverse=True)
     taken, opened = [0] * len(ones), list[list[Open]]([] for _ in ones)
-    for _, _, _, _, row, what in _chosen(found, view, market, clock, detour_ms, fork_ms):
+    base = _Base(view.tokens + len(ones), view.pairs + sum([one.prefix for one in ones]), view.most)
+    for _, _, _, _, row, what in _chosen(found, base, market.rate, clock, detour_ms, fork_ms):
         if what is None:
             taken[row] += 1
         else:
@@ -70,29 +72,99 @@ def solve_few(
     return _laid_out(ones, items, taken, opened, beliefs.options, market)
 
 
+def solve_ahead_few(
+    view: View,
+    cell: Sequence[int],
+    beliefs: Beliefs,
+    market: Market,
+    clock: Clock,
+    detour_ms: float = 0.0,
+) -> Plan:
+    """Of a view that is blind; arguments as for `solve_few`."""
+    found: list[_Found] = []
+    items: list[list[int]] = []
+    tokens, pairs, lefts, verified = view.tokens, view.pairs, view.remaining.tolist(), list[int]()
+    columns = (cell, view.draft.tolist(), view.prefix.tolist(), lefts, view.verifying.tolist())
+    for row, (place, draft, prefix, left, verifying) in enumerate(zip(*columns, strict=True)):
+        verified.append(min(draft, left) or 1)
+        tokens += verified[row]
+        pairs += verified[row] * prefix
+        if draft:
+            items.append([0])
+            continue
+        token, worth = _behind(view, row, place, verifying, beliefs, market)
+        options, steps = beliefs.options.hull(token, 0.0, worth, left)
+        items.append(options)
+        weight = 1 + market.ratio * prefix
+        found += [(gain / (n * weight), n, gain, prefix, row, None) for n, gain in steps]
+    found.sort(key=itemgetter(0), reverse=True)
+    taken = [0] * len(items)
+    base = _Base(tokens, pairs, view.most)
+    for _, _, _, _, row, _ in found[: _best(found, base, market.rate, clock, detour_ms)[0]]:
+        taken[row] += 1
+    begun = [beliefs.options.pairs[mine[number]][0] for mine, number in zip(items, taken, strict=True)]
+    block = [min(size, left) for size, left in zip(begun, lefts, strict=True)]
+    verified = [0 if size else slots for size, slots in zip(block, verified, strict=True)]
+    return Plan(
+        np.array(block, np.int64),
+        np.array(verified, np.int64),
+        Branches.none(),
+        market.price,
+        market.rate,
+        market.course,
+    )
+
+
+def _behind(
+    view: View, row: int, cell: int, verifying: int, beliefs: Beliefs, market: Market
+) -> tuple[float, Sequence[float]]:
+    """What a token and drafts will be worth to a request, in the mean over whether the block passes that it
+    verifies."""
+    if not verifying:
+        quote = market.quote(cell)
+        return quote.token, quote.worth
+    signals = view.signals[row].tolist()
+    cell = beliefs.cell_of(signals, verifying, bool(view.full[row]))
+    passing = beliefs.slots(verifying, cell, view.margins[row, :verifying].tolist())[-1][1]
+    whole, part = (market.quote(beliefs.cell_of(signals, verifying, full)) for full in (True, False))
+    worth = [passing * a + (1 - passing) * b for a, b in zip(whole.worth, part.worth, strict=True)]
+    return passing * whole.token + (1 - passing) * part.token, worth
+
+
 def _ones(view: View, cell: Sequence[int], market: Market) -> list[_One]:
     columns = (cell, view.draft.tolist(), view.prefix.tolist(), view.remaining.tolist())
     return [_One(*facts, market.quote(facts[0])) for facts in zip(*columns, strict=True)]
 
 
+# --- increments ---------------------------------------------------------------------------------------------
+
+
+class _Base(NamedTuple):
+    """Query tokens, and query × prefix tokens, before any increment; `most` tokens there may be."""
+
+    tokens: int
+    pairs: int
+    most: int
+
+
 def _chosen(
-    found: list[_Found], view: View, market: Market, clock: Clock, detour_ms: float, fork_ms: float
+    found: list[_Found], base: _Base, rate: float, clock: Clock, detour_ms: float, fork_ms: float
 ) -> list[_Found]:
     """The increments that are taken: with branches, or without any if that is better."""
-    best, profit = _best(found, view, market, clock, detour_ms)
+    best, profit = _best(found, base, rate, clock, detour_ms)
     if not fork_ms or all(what is None for *_, what in found[:best]):
         return found[:best]
     bare = [one for one in found if one[-1] is None]
-    fewer, without = _best(bare, view, market, clock, detour_ms)
-    return found[:best] if profit - market.rate * fork_ms > without else bare[:fewer]
+    fewer, without = _best(bare, base, rate, clock, detour_ms)
+    return found[:best] if profit - rate * fork_ms > without else bare[:fewer]
 
 
 def _best(
-    found: Sequence[_Found], view: View, market: Market, clock: Clock, detour_ms: float
+    found: Sequence[_Found], base: _Base, rate: float, clock: Clock, detour_ms: float
 ) -> tuple[int, float]:
     """How many increments, taken in their order, have the most Y − ρ·T, and that."""
-    tokens, pairs, rate = view.tokens + len(view), float(view.pairs + view.prefix.sum()), market.rate
-    known, pair_ms, most = clock.known, clock.pair_ms, view.most
+    tokens, pairs, most = base
+    known, pair_ms, last = clock.known, clock.pair_ms, len(clock.known)
     best, at, made = -rate * (clock.at(tokens) + pair_ms * pairs), 0, 0.0
     for number, (_, more, gain, prefix, _, _) in enumerate(found, 1):
         tokens += more
@@ -100,7 +172,7 @@ def _best(
             break
         pairs += more * prefix
         made += gain
-        ms = known[tokens] if tokens < len(known) else clock.at(tokens)
+        ms = known[tokens] if tokens < last else clock.at(tokens)
         profit = made - rate * (ms + pair_ms * pairs + detour_ms)
         if profit > best:
             best, at = profit, number
@@ -169,4 +241,5 @@ def _laid_out(
         if going >= 2:
             branches.append((row, 1, _CONTINUATION, going))
     opens = Branches(*np.array(branches, np.int64).T) if branches else Branches.none()
-    return Plan(np.array(blocks, np.int64), np.array(verified, np.int64), opens, market.price, market.rate)
+    block, verify = np.array(blocks, np.int64), np.array(verified, np.int64)
+    return Plan(block, verify, opens, market.price, market.rate, market.course)

@@ -31,7 +31,7 @@ def solve_ahead(view: View, beliefs: Beliefs, market: Market, time: Time) -> Pla
         item = hulls.item[np.arange(len(free)), taken]
         block[free] = np.minimum(beliefs.options.block.take(item), view.remaining[free])
         verified[free] = beliefs.options.verified.take(item)
-    return Plan(block, verified, Branches.none(), market.price, market.rate)
+    return Plan(block, verified, Branches.none(), market.price, market.rate, market.course)
 
 
 def _beginnings(view: View, beliefs: Beliefs, market: Market) -> Hulls:

@@ -8,15 +8,13 @@ hand is worth (`market`); while a forward runs that is made for the next. Then t
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from recguide.guidance.arrays import Ints
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
 from recguide.guidance.courses import Course, Courses
-from recguide.guidance.few import solve_few
+from recguide.guidance.few import solve_ahead_few, solve_few
 from recguide.guidance.foresight import solve_ahead
 from recguide.guidance.host import HostClock, Kind, kind_of
 from recguide.guidance.market import Market, MarketMaker
@@ -54,8 +52,7 @@ class Price:
 
     def decide(self, view: View) -> Plan:
         cell = self._beliefs.cell(view)
-        market = self._markets.now(view, cell)
-        return self._with_probes(view, self._solved(view, cell, market), market.course)
+        return self._with_probes(view, self._solved(view, cell, self._markets.now(view, cell)))
 
     def ahead(self, view: View) -> Plan | None:
         """Branches beside a draft's verification need its margins. Nothing else is worth waiting for: in
@@ -69,15 +66,11 @@ class Price:
             drafted or len(self._solved(view, cell, market).branches.request)
         ):
             return None
-        if market.plain and not drafted:
-            return self._with_probes(view, _plain(view, market), market.course)
-        detour = 0.0 if drafted else self._host.detour_ms(len(view))
-        time = self._clock.of_step(view, detour)
-        return self._with_probes(view, solve_ahead(view, self._beliefs, market, time), market.course)
+        return self._with_probes(view, self._solved_ahead(view, cell, market, drafted=drafted))
 
-    def _with_probes(self, view: View, plan: Plan, course: Course) -> Plan:
+    def _with_probes(self, view: View, plan: Plan) -> Plan:
         stood, probes, requests = self._standing, self._probes, len(view)
-        plan = replace(probes.among(view, plan, stood.requests * stood.taken), course=course)
+        plan = probes.among(view, plan, stood.requests * stood.taken)
         plain = stays_plain(view, plan)
         stood.begin(requests, plain=plain, due=probes.steps_left(requests) if plain else 0)
         return plan
@@ -92,6 +85,15 @@ class Price:
             fork = self._host.fork_ms(len(view)) if drafted else 0.0
             return solve_few(view, cell.tolist(), beliefs, market, clock, detour, fork)
         return solve(view, cell, beliefs.in_hand(view, cell), beliefs, market, clock.of_step(view, detour))
+
+    def _solved_ahead(self, view: View, cell: Ints, market: Market, *, drafted: bool) -> Plan:
+        beliefs, clock = self._beliefs, self._clock
+        if market.plain and not drafted:
+            return _plain(view, market)
+        detour = 0.0 if drafted else self._host.detour_ms(len(view))
+        if len(view) <= FEW:
+            return solve_ahead_few(view, cell.tolist(), beliefs, market, clock, detour)
+        return solve_ahead(view, beliefs, market, clock.of_step(view, detour))
 
     def prepare(self, view: View) -> None:
         self._markets.prepare(view, self._beliefs.cell(view))
@@ -129,4 +131,4 @@ class Price:
 
 def _plain(view: View, market: Market) -> Plan:
     nothing, ones = np.zeros(len(view), np.int64), np.ones(len(view), np.int64)
-    return Plan(nothing, ones, Branches.none(), market.price, market.rate)
+    return Plan(nothing, ones, Branches.none(), market.price, market.rate, market.course)

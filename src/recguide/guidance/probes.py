@@ -48,10 +48,12 @@ class Probes:
         requests, detour = len(view), self._detour(len(view))
         most = 2.0 * _cost(requests, detour)
         self._saved = min(most, self._saved + PROBE_SHARE * (before + plan.all_tokens))
+        if view.idle.max() < PROBE_AFTER:
+            return plan
         if not stays_plain(view, plan):
             detour = 0.0
         together = _together(requests, detour)
-        if self._saved < _cost(requests, detour) or view.idle.max() < PROBE_AFTER:
+        if self._saved < _cost(requests, detour):
             return plan
         steps = (plan.verified == 1) & (view.draft == 0) & (view.remaining >= PROBE_BLOCK)
         idle = np.where(steps, view.idle, 0)

@@ -160,7 +160,8 @@ class Plan:
     @property
     def all_tokens(self) -> int:
         """Of all requests."""
-        return int(self.block.sum() + self.verified.sum() + self.branches.block.sum())
+        add = np.add.reduce  # half of what `sum` takes
+        return int(add(self.block) + add(self.verified) + add(self.branches.block))
 
     def only(self, chosen: Ints) -> Plan:
         branches = self.branches.of(chosen, len(self.block))
@@ -217,4 +218,4 @@ def is_plain(view: View, plan: Plan) -> bool:
 def stays_plain(view: View, plan: Plan) -> bool:
     """Whether whoever is planned for takes a plain step: those run ahead of the host, and newcomers' prompts
     beside them do too."""
-    return not view.drafted and plan.all_tokens == len(view)
+    return not (len(plan.branches.request) or view.drafted or np.count_nonzero(plan.block))
