@@ -22,7 +22,7 @@ def test_the_file_says_what_was_asked_and_how(monkeypatch, tmp_path, capsys):
     file = tmp_path / "host_cost.json"
     arguments = ["--running", "4", "--steps", "3", "--case", "0", "--cpu-time", "--output", str(file)]
     monkeypatch.setattr("sys.argv", ["script", *arguments])
-    monkeypatch.setattr(host_cost, "collect_seldom", lambda: None)  # this process does other things too
+    monkeypatch.setattr(host_cost, "keep_all", lambda: None)  # this process does other things too
     host_cost.main()
     result = read_result(file)
     assert [row["case"] for row in result.rows] == ["plain decoding"]
