@@ -1,7 +1,7 @@
 """A step of a few requests, solved slot by slot: what arrays find for many, at less than they cost.
 
-Plans are those of `step`, and of `foresight` behind a step that still runs; where increments bring the same per
-token, another order may be chosen.
+Plans are those of `step`, and of `foresight` behind a step that still runs. Where increments bring the same
+per token, another order may be chosen.
 """
 
 from __future__ import annotations
