@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -15,10 +15,11 @@ from recguide.guidance.few import solve_few
 from recguide.guidance.hull import SharedHulls, hulls
 from recguide.guidance.margins import MarginBins
 from recguide.guidance.market import MarketMaker, base_of
-from recguide.guidance.merged import Merged, sweep_few
+from recguide.guidance.merged import Merged, steps_of_few
 from recguide.guidance.outlook import LEVELS, Outlooks
 from recguide.guidance.price import Price
 from recguide.guidance.step import solve
+from recguide.guidance.sweep import best_of_few
 from recguide.guidance.value import prior
 
 MIXED = table(hazards=np.linspace(0.4, 0.02, 10))
@@ -121,15 +122,27 @@ def test_the_price_is_that_of_all_requests_hulls_one_by_one(seed, requests, name
 
 @given(st.integers(0, 10_000), st.integers(1, 12), st.sampled_from([*POLICIES]))
 @settings(deadline=None, max_examples=60)
-def test_the_hulls_of_a_few_are_merged_as_those_of_all_cells(seed, requests, name):
+def test_the_hulls_of_a_few_are_cut_as_those_of_all_cells(seed, requests, name):
     policy, seen = POLICIES[name], drawn(seed, requests)
     menus, cell, base = policy._beliefs.menus, policy._beliefs.cell(seen), base_of(seen)
     ratio = MarketMaker(policy._beliefs, policy._clock)._ratio
     many = Merged(menus).sweep(base, cell, seen.prefix.astype(float), 1 + ratio * seen.prefix)
-    few = sweep_few(menus, base, cell.tolist(), seen.prefix.tolist(), ratio)
+    few = steps_of_few(menus, cell.tolist(), seen.prefix.tolist(), ratio)
     assume((np.diff(many.slope) < -1e-12).all())
-    for column in ("slope", "tokens", "pairs", "gain"):
-        np.testing.assert_allclose(getattr(few, column), getattr(many, column))
+    assert [step[0] for step in few] == pytest.approx(many.slope)
+    for number, sums in enumerate((many.tokens, many.pairs, many.gain), 1):
+        assert [step[number] for step in few] == pytest.approx(np.diff(sums))
+
+    def time(n, x):
+        return policy._clock.mean_ms(n, 100.0, x) + 0.5
+
+    def at(n, x):
+        return policy._clock.mean_at(n, 100.0, x) + 0.5
+
+    one, other = many.best(time), best_of_few(base, few, time, at)
+    assert other.gain / other.ms == pytest.approx(one.gain / one.ms, rel=1e-9)
+    if one.tokens == pytest.approx(other.tokens):
+        assert astuple(one) == pytest.approx(astuple(other))
 
 
 @given(st.integers(0, 10_000), st.sampled_from([*POLICIES]), st.floats(1e-6, 1.0), st.integers(1, 100))

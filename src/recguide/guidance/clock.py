@@ -31,6 +31,7 @@ class Clock:
         self.known: list[float] = self._exact.tolist()
         self._mean = _smoothed(self._exact)
         self._rise = np.diff(self._mean, append=self._mean[-1] + table.slope_ms)
+        self._lists: tuple[list[float], list[float]] = self._mean.tolist(), self._rise.tolist()
         self._slope = table.slope_ms
         self.prefix_ms, self.pair_ms = table.prefix_ms, table.pair_ms
 
@@ -63,20 +64,23 @@ class Clock:
 
     def mean_ms(self, tokens: Floats, prefix: Floats | float = 0.0, pairs: Floats | float = 0.0) -> Floats:
         """T of plans, whose N is a mean."""
-        last = len(self._mean) - 1
-        low = np.minimum(tokens, last).astype(np.int64)
+        low = tokens.astype(np.int64)
+        np.minimum(low, len(self._mean) - 1, out=low)
         # Beyond the end the last rise goes on.
-        return self._mean[low] + (tokens - low) * self._rise[low] + self._terms(prefix, pairs)
+        return self._mean.take(low) + (tokens - low) * self._rise.take(low) + self._terms(prefix, pairs)
 
     def slope_ms(self, tokens: float) -> float:
         """What one more query token costs around there."""
         reach = max(1.0, SPREAD * tokens)
         low, high = max(1.0, tokens - reach), tokens + reach
-        return max(0.0, self._mean_at(high) - self._mean_at(low)) / (high - low)
+        return max(0.0, self.mean_at(high) - self.mean_at(low)) / (high - low)
 
-    def _mean_at(self, tokens: float) -> float:
-        low = min(int(tokens), len(self._mean) - 1)
-        return float(self._mean[low]) + (tokens - low) * float(self._rise[low])
+    def mean_at(self, tokens: float, prefix: float = 0.0, pairs: float = 0.0) -> float:
+        """`mean_ms` of one plan."""
+        means, rises = self._lists
+        low = min(int(tokens), len(means) - 1)
+        terms = self.prefix_ms * prefix + self.pair_ms * pairs
+        return means[low] + (tokens - low) * rises[low] + terms
 
     def _look_up(self, values: Floats, tokens: Ints) -> Floats:
         last = len(values) - 1

@@ -19,11 +19,11 @@ from recguide.guidance.courses import Course, Courses
 from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.hull import Hulls
 from recguide.guidance.menu import Menus
-from recguide.guidance.merged import Merged, sweep_few
+from recguide.guidance.merged import Merged, steps_of_few
 from recguide.guidance.options import ROOM, Options
 from recguide.guidance.outlook import Choice
 from recguide.guidance.quote import FEW, Quote
-from recguide.guidance.sweep import Base, Cut, Swept
+from recguide.guidance.sweep import Base, Cut, Swept, best_of_few
 from recguide.guidance.view import View
 
 LASTING = 0.75
@@ -193,6 +193,12 @@ class MarketMaker:
         def mean(n: Floats, x: Floats) -> Floats:
             return clock.mean_ms(n, read, x) + waits
 
+        def mean_at(n: float, x: float) -> float:
+            return clock.mean_at(n, read, x) + waits
+
+        if len(view) <= FEW:
+            steps = steps_of_few(menus, cell.tolist(), view.prefix.tolist(), self._ratio)
+            return best_of_few(base_of(view), steps, mean, mean_at)
         return self._plans(view, cell, menus).best(mean)
 
     def _plain_rate(self, view: View) -> float:
@@ -209,8 +215,6 @@ class MarketMaker:
 
     def _plans(self, view: View, cell: Ints, menus: Menus) -> Swept:
         """The hulls of all requests' menus, merged."""
-        if len(view) <= FEW:
-            return sweep_few(menus, base_of(view), cell.tolist(), view.prefix.tolist(), self._ratio)
         merged = self._merged.get(menus.choice)
         if merged is None or merged.menus is not menus:
             merged = self._merged[menus.choice] = Merged(menus)

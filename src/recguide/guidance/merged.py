@@ -15,7 +15,7 @@ import numpy as np
 
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.menu import Menus
-from recguide.guidance.sweep import Base, Swept
+from recguide.guidance.sweep import Base, Step, Swept
 
 STEP = 1.03
 _LOG_STEP = log(STEP)
@@ -64,9 +64,9 @@ class Merged:
         return _Order(group, slope[order], self._tokens[which], self._gain[which])
 
 
-def sweep_few(menus: Menus, base: Base, cells: Sequence[int], prefixes: Sequence[int], ratio: float) -> Swept:
-    """`Merged.sweep` of a few requests, by their hulls alone; a query token costs `ratio` more for each token
-    of its prefix."""
+def steps_of_few(menus: Menus, cells: Sequence[int], prefixes: Sequence[int], ratio: float) -> list[Step]:
+    """The increments of `Merged.sweep` of a few requests, by their hulls alone; a query token costs `ratio`
+    more for each token of its prefix."""
     groups: dict[tuple[int, int], list[int]] = {}
     for cell, prefix in zip(cells, prefixes, strict=True):
         cost = round(log(1 + ratio * prefix) / _LOG_STEP) if ratio else 0
@@ -79,7 +79,7 @@ def sweep_few(menus: Menus, base: Base, cells: Sequence[int], prefixes: Sequence
         for slope, n, gain in menus.steps(cell)
     ]
     steps.sort(key=itemgetter(0), reverse=True)
-    return Swept.of(base, *np.array(steps).reshape(-1, 4).T)
+    return steps
 
 
 @dataclass(frozen=True, slots=True)

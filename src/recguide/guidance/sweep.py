@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +45,10 @@ class Increments:
     @property
     def slope(self) -> Floats:
         return self.gain / (self.tokens * self.weight)
+
+
+Step = tuple[float, float, float, float]
+"""(Δy/Δn, Δn, Δx, Δy) of one increment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,8 @@ class Swept:
         gain = np.concatenate([self.gain, np.interp(between, n, self.gain)])
         ms = time(places, pairs)
         best = int((gain / ms).argmax())
-        below = int(np.searchsorted(n, places[best], side="left"))  # increments begun up to there
-        above = int(np.searchsorted(n, places[best], side="right")) - 1  # increments completed
+        below = int(n.searchsorted(places[best], side="left"))  # increments begun up to there
+        above = int(n.searchsorted(places[best], side="right")) - 1  # increments completed
         return Cut(
             tokens=float(places[best]),
             gain=float(gain[best]),
@@ -103,6 +108,34 @@ class Swept:
             last=float(self.slope[below - 1]) if below else float("inf"),
             following=float(self.slope[above]) if above < len(self.slope) else 0.0,
         )
+
+
+def best_of_few(base: Base, steps: Sequence[Step], time: Time, at: Callable[[float, float], float]) -> Cut:
+    """`Swept.best` of a few increments, slopes falling; `at`: T at one place, as `time` has it."""
+    n, x, y = [base.tokens], [base.pairs], [base.gain]
+    for _, tokens, pairs, gain in steps:
+        n.append(n[-1] + tokens)
+        x.append(x[-1] + pairs)
+        y.append(y[-1] + gain)
+    best, place, made, ms = 0.0, 0.0, 0.0, 0.0
+    for tokens, pairs, gain in zip(n, x, y, strict=True):
+        took = at(tokens, pairs)
+        if gain > best * took:
+            best, place, made, ms = gain / took, tokens, gain, took
+    places = n[0] + (n[-1] - n[0]) * _SHARES
+    gains, times = np.interp(places, n, y), time(places, np.interp(places, n, x))
+    rates = gains / times
+    between = int(rates.argmax())
+    if rates[between] > best:
+        place, made, ms = float(places[between]), float(gains[between]), float(times[between])
+    begun, completed = bisect_left(n, place), bisect_right(n, place) - 1
+    return Cut(
+        tokens=place,
+        gain=made,
+        ms=ms,
+        last=steps[begun - 1][0] if begun else float("inf"),
+        following=steps[completed][0] if completed < len(steps) else 0.0,
+    )
 
 
 def best_rate(base: Base, increments: Increments, time: Time) -> Cut:
