@@ -192,9 +192,12 @@ def test_another_forward_of_a_shape_is_what_its_rows_alone_give(rounds, block, p
             first = flat
             again.fill(flat, [table], [Sampling(4, 0.5)], [judged], recent)
         else:
-            begins = np.array([[row.stem for row in layout.rows], [prefix] * len(layout.rows)], np.int32)
+            stems, prefixes = [row.stem for row in layout.rows], [prefix] * len(layout.rows)
             words = [token for row in layout.rows for token in row.tokens]
-            again.fill_again(first.beginning(begins), table, words, judged, recent)
+            placed = first.beginning(np.array([[0] * len(stems), prefixes], np.int32))
+            again.move(placed, recent, ((0, table),))
+            flat = first.beginning(np.array([stems, prefixes], np.int32))
+            again.fill_again(flat, words, judged, recent)
         for inputs in (again, fresh):
             inputs.send()
             inputs.place()

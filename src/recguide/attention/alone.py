@@ -68,6 +68,10 @@ class WorkAlone:
         self._prefix = shape.cuts.met_at = prefix = int(rows.prefix[0])
         return shape.order, self._listed(shape.cuts.over(prefix + shape.reach), shape)
 
+    def knows(self, lies: Hashable, tiling: Tiling) -> bool:
+        """Whether it makes the lists of rows that lie so; their stems do not matter to them."""
+        return self._shapes.get((lies, tiling)) is not None
+
     def refresh(self) -> None:
         """Makes a cut that is soon needed, one at a time."""
         for cuts in self._cuts.values():

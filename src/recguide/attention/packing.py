@@ -155,8 +155,7 @@ class Flat:
 
         `tables` are those of requests, by their numbers, that are not written yet.
         """
-        lies = self.structure
-        begins = self.begins if lies.in_turn else self.begins.take(lies.packed, 1)
+        lies, begins = self.structure, self._packed_begins
         arrays["begins"][:, : len(lies.packed)] = begins
         block_tables = arrays["block_tables"]
         for request, table in tables:
@@ -168,6 +167,14 @@ class Flat:
         order, work = work_list(rows, tiling) if recent is None else recent.work_list(lies, rows, tiling)
         arrays["order"][: self.tokens] = order
         arrays["work"][: len(work)] = work
+
+    def fill_stems(self, arrays: Arrays) -> None:
+        """Writes stems alone."""
+        arrays["begins"][0, : len(self.structure.packed)] = self._packed_begins[0]
+
+    @property
+    def _packed_begins(self) -> Ints:
+        return self.begins if self.structure.in_turn else self.begins.take(self.structure.packed, 1)
 
 
 def fill_structure(arrays: Arrays, lies: Structure) -> None:

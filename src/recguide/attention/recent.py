@@ -66,6 +66,10 @@ class WorkLists(Protocol):
         """
         ...
 
+    def fits_all_stems(self, lies: Hashable, tiling: Tiling) -> bool:
+        """Whether the list that was made of rows that lie so is also that of others with the same prefix."""
+        ...
+
 
 class RecentWork:
     """Makes work lists, from recent ones where it can."""
@@ -79,6 +83,9 @@ class RecentWork:
 
     def work_list(self, lies: Hashable, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
         return self.listed(lies, rows, tiling, lasting=False)
+
+    def fits_all_stems(self, lies: Hashable, tiling: Tiling) -> bool:
+        return self._alone.knows(lies, tiling)
 
     @property
     def lasting(self) -> WorkLists:
@@ -131,6 +138,9 @@ class _Lasting:
 
     def work_list(self, lies: Hashable, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
         return self.recent.listed(lies, rows, tiling, lasting=True)
+
+    def fits_all_stems(self, lies: Hashable, tiling: Tiling) -> bool:
+        return self.recent.fits_all_stems(lies, tiling)
 
 
 def most_spare(tiling: Tiling) -> int:

@@ -181,20 +181,16 @@ class Inputs:
         self.count_down(slice(self._judged))
 
     def fill_again(
-        self,
-        flat: Flat,
-        table: NDArray[np.int32],
-        tokens: Sequence[int],
-        judged: Judged,
-        recent: WorkLists | None = None,
+        self, flat: Flat, tokens: Sequence[int], judged: Judged, recent: WorkLists | None = None
     ) -> None:
-        """Writes what differs from one forward of a request to another of the same structure.
-
-        `tokens` [N] are in packed order.
-        """
-        arrays = self._arrays
+        """Writes what else differs from one forward of a request to another of the same structure, once its
+        rows are where `move` has put them: stems, tokens [N] in packed order, and its block."""
+        arrays, tiling = self._arrays, self.room.batch.tiling
+        if tiling is None or (recent is not None and recent.fits_all_stems(flat.structure, tiling)):
+            flat.fill_stems(arrays)
+        else:
+            flat.fill_begins(arrays, (), tiling, recent)
         arrays["tokens"][: flat.tokens] = tokens
-        flat.fill_begins(arrays, ((0, table),), self.room.batch.tiling, recent)
         self.room.settle.fill(arrays["settle"], (judged,))
 
     def count_down(self, judged: slice | list[int], tokens: NDArray[np.int32] | int = 1) -> None:
@@ -219,9 +215,14 @@ class Inputs:
         """Changes these words of the blocks to settle."""
         self._arrays["settle"][words] = tokens
 
-    def move(self, flat: Flat, recent: WorkLists | None = None) -> None:
-        """The same rows where `flat` has them."""
-        flat.fill_begins(self._arrays, (), self.room.batch.tiling, recent)
+    def move(
+        self,
+        flat: Flat,
+        recent: WorkLists | None = None,
+        grown: Iterable[tuple[int, NDArray[np.int32]]] = (),
+    ) -> None:
+        """The same rows where `flat` has them; `grown` are the block tables that have new pages."""
+        flat.fill_begins(self._arrays, grown, self.room.batch.tiling, recent)
 
     def send(self) -> None:
         """Begins to copy what is filled in to the device."""

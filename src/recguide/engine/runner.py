@@ -157,19 +157,24 @@ class Runner:
         inputs = inputs or self._with_graphs.own_inputs(bucket)
         return Ready(plan, self._filled(inputs, plan, flat, tables, self._recent), flat, bucket, inputs)
 
+    def placed(self, ready: Ready, prefix: int) -> Ready:
+        """What `standing` packed where its request has so many tokens cached; to be `packed_again`."""
+        flat = ready.flat.beginning(np.array([[0], [prefix]], np.int32).repeat(len(ready.flat.rows), 1))
+        ready.inputs.move(flat, self._recent, ((0, ready.plan[0].request.table.array),))
+        return Ready(ready.plan, ready.docket, flat, ready.bucket, ready.inputs)
+
     def packed_again(
-        self, ready: Ready, begins: tuple[list[int], list[int]], tokens: Sequence[int], judged: Judged
+        self, ready: Ready, stems: Sequence[int], tokens: Sequence[int], judged: Judged
     ) -> Ready:
-        """Another forward of the same shape, of the same request.
+        """Another forward of the same shape, of the same request, where it is `placed`.
 
         Args:
-            begins: stems and prefixes of its rows.
+            stems: of its rows.
             tokens: in packed order.
             judged: its block.
         """
-        flat = ready.flat.beginning(np.array(begins, np.int32))
-        table = ready.plan[0].request.table.array
-        ready.inputs.fill_again(flat, table, tokens, judged, self._recent)
+        flat = ready.flat.beginning(np.array([stems, ready.flat.begins[1]], np.int32))
+        ready.inputs.fill_again(flat, tokens, judged, self._recent)
         docket = Docket(ready.docket.spans, [judged], ready.docket.places)
         return Ready(ready.plan, docket, flat, ready.bucket, ready.inputs)
 

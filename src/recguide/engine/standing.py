@@ -2,8 +2,8 @@
 
 What runs beside a verification is known only when its draft is, so such a forward cannot be made ready ahead.
 But from round to round the same shapes come again: so many branches of these kinds and lengths. Each has an
-input of its own, and only tokens and places are written in, before anything else is done about the forward
-that has just landed.
+input of its own. While a draft runs all are put where its verification will stand, and when it has landed
+only tokens and branches are written in, before anything else is done about it.
 """
 
 from __future__ import annotations
@@ -54,9 +54,12 @@ class StandingRounds:
         if self._request is not one.request:
             self._request = one.request
             self._ready.clear()
-        shape = _shape(len(one.layout.block), one.layout.branches)
-        if one.layout.branches and one.layout.draft is not None and shape not in self._ready:
+        block, branches = len(one.layout.block), one.layout.branches
+        shape = _shape(block, branches)
+        if branches and one.layout.draft is not None and shape not in self._ready:
             self._pack(shape, one)
+        if not block:
+            self._place(one.request.cached)
 
     def go(self, decisions: Sequence[Decision | None]) -> Flight | None:
         """Starts what follows a decision on the request that is alone, if that is a verification like one
@@ -77,13 +80,14 @@ class StandingRounds:
         ready = self._ready.get(_shape(block, branches))
         if ready is None:
             return None
+        if _prefix(ready) != prefix:
+            ready = self._runner.placed(ready, prefix)
         spans = ready.docket.spans[0]
         heads = [span.start for span in spans[1:]]
         judged = Judged(draft.tokens, spans[0].start, left, False, request.stops, branches, heads)
-        begins = [0, *[branch.slot for branch in branches]], [prefix] * (1 + len(branches))
-        return self._runner.go(
-            self._runner.packed_again(ready, begins, _tokens(draft, branches, self._mask), judged)
-        )
+        stems = [0, *[branch.slot for branch in branches]]
+        tokens = _tokens(draft, branches, self._mask)
+        return self._runner.go(self._runner.packed_again(ready, stems, tokens, judged))
 
     def forget(self) -> None:
         """Nobody waits for the forward that runs."""
@@ -101,6 +105,11 @@ class StandingRounds:
         if request.params.stop or request.finish_reason is not None:
             return False
         return self._scheduler.reserve(flight.plan) is not None
+
+    def _place(self, prefix: int) -> None:
+        """Puts all shapes where the draft that runs will be verified."""
+        for shape, ready in self._ready.items():
+            self._ready[shape] = self._runner.placed(ready, prefix)
 
     def _pack(self, shape: Shape, verification: Scheduled) -> None:
         try:
@@ -121,6 +130,10 @@ class StandingRounds:
 
 def _shape(block: int, branches: Sequence[Branch]) -> Shape:
     return block, tuple([(branch.kind, branch.block) for branch in branches])
+
+
+def _prefix(ready: Ready) -> int:
+    return int(ready.flat.begins[1, 0])
 
 
 def _tokens(draft: Draft, branches: Sequence[Branch], mask: int) -> list[int]:
