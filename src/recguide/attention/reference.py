@@ -37,26 +37,40 @@ class ReferenceAttention:
         return
 
     def plan(self, batch: PackedBatch) -> Attend:
-        """The attention of one forward. It writes the causal rows' KV, layer by layer, as it is called."""
-        cache, written = self._cache, batch.written
-        slots = as_slice(batch.kv_slots[:written]) if written else None
-        requests = sorted({row.request for row in batch.rows})
-        groups = [_group(batch, request, cache) for request in requests]
-        turned: _Turned | _TurnedIntoCache | None = None
+        """The attention of one forward. It writes the causal rows' KV, layer by layer, as it is called.
+
+        A layer's result may lie where that of the layer before lay.
+        """
+        layers: _Layers | None = None
 
         def attend(layer: int, qkv: Tensor, rotation: Turn) -> Tensor:
-            nonlocal turned
-            if turned is None:
-                turned = _turned(rotation, qkv, cache, slots)
-            q, kv = turned.take(layer, qkv)
-            if len(groups) == 1:
-                return groups[0].attend(layer, q, kv)
-            out = q.new_empty(len(qkv), q.shape[1] * q.shape[3])
-            for group in groups:
-                out[group.queries] = group.attend(layer, q[:, :, group.queries], kv)
-            return out
+            nonlocal layers
+            if layers is None:
+                layers = _Layers(batch, self._cache, qkv, rotation)
+            return layers.attend(layer, qkv)
 
         return attend
+
+
+class _Layers:
+    """A forward's attention, ready for every layer, made for the first one's projections."""
+
+    def __init__(self, batch: PackedBatch, cache: KVCache, qkv: Tensor, rotation: Turn) -> None:
+        slots = as_slice(batch.kv_slots[: batch.written]) if batch.written else None
+        self._turned = _turned(rotation, qkv, cache, slots)
+        requests = sorted({row.request for row in batch.rows})
+        self._groups = [_group(batch, request, cache, self._turned) for request in requests]
+
+    def attend(self, layer: int, qkv: Tensor) -> Tensor:
+        """[N, heads · dim] for projections [N, heads + 2·kv_heads, dim]."""
+        self._turned.take(layer, qkv)
+        if len(self._groups) == 1:
+            return self._groups[0][1].attend(layer)
+        _, heads, tokens, dim = self._turned.queries.shape
+        out = qkv.new_empty(tokens, heads * dim)
+        for queries, group in self._groups:
+            out[queries] = group.attend(layer)
+        return out
 
 
 def _turned(rotation: Turn, qkv: Tensor, cache: KVCache, slots: Index | None) -> _Turned | _TurnedIntoCache:
@@ -70,7 +84,12 @@ def _turned(rotation: Turn, qkv: Tensor, cache: KVCache, slots: Index | None) ->
 
 
 class _Turned:
-    """A layer's rotated projections, in one piece that the layers share with all views of it."""
+    """A layer's rotated projections, in one piece that the layers share with all views of it.
+
+    Attributes:
+        queries: [1, heads, N, dim], scaled.
+        kv: [N, 2, kv_heads, dim].
+    """
 
     def __init__(self, whole: Turn, qkv: Tensor, cache: KVCache, slots: Index | None) -> None:
         tokens, every, dim = qkv.shape
@@ -78,50 +97,53 @@ class _Turned:
         out = qkv.new_empty(qkv.shape)
         self._turn = _pairs(whole, out) if isinstance(whole, PairRotation) else _halves(whole, out)
         queries, kv = out.split((every - 2 * kv_heads, 2 * kv_heads), 1)
-        self._queries = _by_head(queries)[None]
-        self._kv = kv.view(tokens, 2, kv_heads, dim)
+        self.queries = _by_head(queries)[None]
+        self.kv = kv.view(tokens, 2, kv_heads, dim)
         self._span = None if slots is None else Span(cache, slots)
-        self._written = self._kv if self._span is None else self._kv[: self._span.slots]
+        self._written = self.kv if self._span is None else self.kv[: self._span.slots]
 
-    def take(self, layer: int, qkv: Tensor) -> tuple[Tensor, Tensor]:
-        """Turns projections [N, heads + 2·kv_heads, dim] and writes what is cached of them.
-
-        Returns scaled queries [1, heads, N, dim], and keys and values [N, 2, kv_heads, dim].
-        """
+    def take(self, layer: int, qkv: Tensor) -> None:
+        """Turns projections [N, heads + 2·kv_heads, dim] and writes what is cached of them."""
         self._turn(qkv)
         if self._span is not None:
             self._span.write(layer, self._written)
-        return self._queries, self._kv
 
 
 class _TurnedIntoCache:
-    """The same where the KV of all tokens is cached in slots side by side: it turns on its way there."""
+    """The same where the KV of all tokens is cached in slots side by side: it turns on its way there.
+
+    `kv` is None: nobody is in flight whose could be asked for.
+    """
+
+    kv = None
 
     def __init__(self, whole: PairRotation, qkv: Tensor, cache: KVCache, slots: slice) -> None:
         tokens, every, dim = qkv.shape
         kv_heads, half = cache.shape.kv_heads, dim // 2
-        heads = every - 2 * kv_heads
+        self._heads = every - 2 * kv_heads
         self._dtype = whole.turns.dtype
-        queries = qkv.new_empty(tokens, heads, dim)
+        queries = qkv.new_empty(tokens, self._heads, dim)
+        self.queries = _by_head(queries)[None]
         self._out = queries.view(self._dtype)
-        self._queries = _by_head(queries)[None]
-        of_queries, of_kv = whole.turns.split((heads, 2 * kv_heads), 1)
+        of_queries, of_kv = whole.turns.split((self._heads, 2 * kv_heads), 1)
         self._turns = of_queries.contiguous(), of_kv.reshape(tokens, 2, kv_heads, half)
         self._layers = cache.both.view(self._dtype)[:, :, slots].transpose(1, 2).unbind(0)
-        # Views as one operation each, of as many as would make them.
-        row = every * half
-        self._of_queries = (tokens, heads, half), (row, half, 1)
-        self._of_kv = (tokens, 2, kv_heads, half), (row, kv_heads * half, half, 1)
-        self._beyond = heads * half
+        self._look(qkv)
 
-    def take(self, layer: int, qkv: Tensor) -> tuple[Tensor, None]:
-        """As `_Turned.take` for contiguous projections; nobody is in flight whose KV could be asked for."""
-        pairs = qkv.view(self._dtype)
+    def _look(self, qkv: Tensor) -> None:
+        """Keeps views of projections; they hold them, so that nothing else comes to lie there."""
+        queries, kv = qkv.view(self._dtype).tensor_split((self._heads,), 1)
+        self._pairs = queries, kv.unflatten(1, (2, -1))
+        self._lie = qkv.data_ptr()
+
+    def take(self, layer: int, qkv: Tensor) -> None:
+        """As `_Turned.take`; it is quickest if all layers' projections lie in the same place."""
+        if qkv.data_ptr() != self._lie:
+            self._look(qkv)
+        queries, kv = self._pairs
         of_queries, of_kv = self._turns
-        torch.mul(pairs.as_strided(*self._of_queries), of_queries, out=self._out)
-        kv = pairs.as_strided(*self._of_kv, pairs.storage_offset() + self._beyond)
+        torch.mul(queries, of_queries, out=self._out)
         torch.mul(kv, of_kv, out=self._layers[layer])
-        return self._queries, None
 
 
 def _pairs(whole: PairRotation, out: Tensor) -> Callable[[Tensor], None]:
@@ -165,33 +187,43 @@ class _InPlace:
         views = _views(cache.keys[:, index], cache.values[:, index], one_token=one_token)
         self._layers = list(zip(*(view.unbind(0) for view in views), strict=True))
 
-    def load(self, layer: int, kv: Tensor | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def load(self, layer: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values, as `_views` has them."""
         return self._layers[layer]
 
 
 class _BroughtTogether:
-    """Keys out of the cache, then those of draft rows, in one piece that the layers share."""
+    """Keys out of the cache, then those of draft rows in flight, in one piece that the layers share."""
 
     def __init__(
-        self, cache: KVCache, held: Span, count: int, drafts: Index, flying: int, *, one_token: bool
+        self,
+        cache: KVCache,
+        held: Span,
+        count: int,
+        drafts: Index,
+        kv: Tensor | None,
+        flying: int,
+        *,
+        one_token: bool,
     ) -> None:
+        """For `count` slots of the cache, and `flying` of all tokens' `kv`: those of `drafts`."""
         both = cache.both.new_empty(count + flying, 2, cache.shape.kv_heads, cache.shape.head_dim)
         self._held = held
-        self._drafts = drafts
         self._out_of_cache = held.layout(both[:count])
+        self._kv, self._drafts = kv, drafts
         self._flying = both[count:] if flying else None
         self._ready = _views(both[:, 0], both[:, 1], one_token=one_token)
 
-    def load(self, layer: int, kv: Tensor | None) -> tuple[Tensor, Tensor]:
+    def load(self, layer: int) -> tuple[Tensor, Tensor]:
         self._held.read(layer, self._out_of_cache)
         if self._flying is not None:
-            assert kv is not None, "what is in flight is not in the cache alone"
-            self._flying.copy_(kv[self._drafts])
+            assert self._kv is not None, "what is in flight is not in the cache alone"
+            self._flying.copy_(self._kv[self._drafts])
         return self._ready
 
 
 def _views(keys: Tensor, values: Tensor, *, one_token: bool) -> tuple[Tensor, Tensor]:
-    """Of [..., keys, kv_heads, dim], what `_Group.attend` wants for one token or several."""
+    """Of [..., keys, kv_heads, dim], what `_OneToken` or `_Several` wants."""
     keys, values = _by_head(keys), _by_head(values)
     return (keys.mT, values) if one_token else (keys.unsqueeze(-4), values.unsqueeze(-4))
 
@@ -201,32 +233,56 @@ def _by_head(x: Tensor) -> Tensor:
     return x.transpose(-3, -2)
 
 
+class _OneToken:
+    """A request's attention where it has one token, on a CPU.
+
+    Two products and a softmax are as fast there as PyTorch's fused attention, or faster; for more tokens they
+    are half as fast.
+    """
+
+    def __init__(
+        self, queries: Tensor, memory: _InPlace | _BroughtTogether, keys: int, kv_heads: int
+    ) -> None:
+        """For queries [1, heads, 1, dim] that the layers share, and so many keys."""
+        self._memory = memory
+        self._queries = queries.view(kv_heads, -1, queries.shape[3])
+        self._scores = self._queries.new_empty(*self._queries.shape[:2], keys)
+        self._weights = torch.empty_like(self._scores)
+        self._attended = torch.empty_like(self._queries)
+        self._out = self._attended.view(1, -1)
+
+    def attend(self, layer: int) -> Tensor:
+        """[1, heads · dim], valid until the next layer's."""
+        keys, values = self._memory.load(layer)  # [kv_heads, dim, keys] and [kv_heads, keys, dim]
+        torch.bmm(self._queries, keys, out=self._scores)
+        torch.softmax(self._scores, -1, out=self._weights)
+        torch.bmm(self._weights, values, out=self._attended)
+        return self._out
+
+
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """One request's share of a forward.
+class _Several:
+    """A request's attention in general.
 
     Attributes:
-        queries: the request's n tokens among the batch's.
+        queries: [1, heads, n, dim], scaled, that the layers share; those of all tokens if n are picked.
+        picked: the request's tokens among the batch's if they are not side by side.
         memory: its keys: the prefix, its causal row, which is written before it is read, and its draft rows.
         mask: [1, 1, n, keys] added to the scores; None if every query sees every key, or for `square`.
         square: whether the rule is that of a lone causal row without prefix.
-        one_token: whether n is 1 on a CPU: two products and a softmax are as fast there as PyTorch's fused
-            attention, or faster; for more tokens they are half as fast.
     """
 
-    queries: Index
+    queries: Tensor
+    picked: Tensor | None
     memory: _InPlace | _BroughtTogether
     mask: Tensor | None
     square: bool
-    one_token: bool
 
-    def attend(self, layer: int, q: Tensor, kv: Tensor | None) -> Tensor:
-        """[n, heads · dim] for scaled queries q [1, heads, n, dim]; kv are the whole batch's, if any fly."""
-        keys, values = self.memory.load(layer, kv)
-        if self.one_token:  # [kv_heads, dim, keys] and [kv_heads, keys, dim]
-            scores = torch.bmm(q.view(len(values), -1, q.shape[3]), keys)
-            return torch.bmm(scores.softmax(-1), values).view(1, -1)
-        with _backend(masked=self.mask is not None and q.is_cuda):  # both [1, kv_heads, keys, dim]
+    def attend(self, layer: int) -> Tensor:
+        """[n, heads · dim]."""
+        q = self.queries if self.picked is None else self.queries[:, :, self.picked]
+        keys, values = self.memory.load(layer)  # both [1, kv_heads, keys, dim]
+        with _backend(masked=self.mask is not None and q.is_cuda):
             out = scaled_dot_product_attention(
                 q, keys, values, attn_mask=self.mask, is_causal=self.square, scale=1.0, enable_gqa=True
             )
@@ -242,7 +298,10 @@ def _backend(*, masked: bool) -> AbstractContextManager[object]:
     return sdpa_kernel(SDPBackend.MATH) if masked else nullcontext()
 
 
-def _group(batch: PackedBatch, request: int, cache: KVCache) -> _Group:
+def _group(
+    batch: PackedBatch, request: int, cache: KVCache, turned: _Turned | _TurnedIntoCache
+) -> tuple[Index, _OneToken | _Several]:
+    """A request's tokens among the batch's, and their attention."""
     ranges = [
         (row.causal, range(start, start + len(row.tokens)))
         for start, row in zip(batch.row_starts, batch.rows, strict=True)
@@ -260,13 +319,19 @@ def _group(batch: PackedBatch, request: int, cache: KVCache) -> _Group:
         memory = _InPlace(cache, held, one_token=one_token)
     else:
         index = _index(drafts, device)
-        memory = _BroughtTogether(cache, Span(cache, held), count, index, flying, one_token=one_token)
-    alone, causal = len(ranges) == 1, not flying
-    square = alone and causal and prefix == 0 and tokens > 1
+        memory = _BroughtTogether(
+            cache, Span(cache, held), count, index, turned.kv, flying, one_token=one_token
+        )
     queries = _index([own for _, own in ranges], device)
-    sees_all = alone and (not causal or tokens == 1)
+    picked = None if isinstance(queries, slice) else queries
+    own = turned.queries[:, :, queries] if isinstance(queries, slice) else turned.queries
+    if one_token:
+        return queries, _OneToken(own, memory, count + flying, cache.shape.kv_heads)
+    alone, causal = len(ranges) == 1, not flying
+    square = alone and causal and prefix == 0
+    sees_all = alone and not causal
     mask = None if square or sees_all else _mask(batch, queries, prefix, cache.keys)
-    return _Group(queries, memory, mask, square, one_token)
+    return queries, _Several(own, picked, memory, mask, square)
 
 
 def _mask(batch: PackedBatch, tokens: Index, prefix: int, like: Tensor) -> Tensor | None:

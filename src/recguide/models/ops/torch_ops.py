@@ -1,10 +1,13 @@
 """Plain PyTorch: the definition of every operation, and what a CPU runs.
 
 Operations are few and in place on purpose: at one token on a CPU each costs as much as a hundredth of a
-layer's products, and a sum beside its terms is a copy of them first.
+layer's products, and a sum beside its terms is a copy of them first. What all layers compute alike lies in
+the same place, so that views of it are made once a forward.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its customary name)
@@ -16,25 +19,43 @@ from recguide.models.ops import Touched
 from recguide.models.views import columns, tail
 
 
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Where a product goes: [N, width] and, of it, the first and the second half of the columns."""
+
+    whole: Tensor
+    gate: Tensor
+    up: Tensor
+
+    @staticmethod
+    def of(tokens: int, width: int, like: Tensor) -> _Room:
+        whole, half = like.new_empty(tokens, width), width // 2
+        return _Room(whole, columns(whole, slice(0, half)), columns(whole, slice(half, 2 * half)))
+
+
 class TorchOps:
-    """`Ops` for models of one width, dtype and device."""
+    """`Ops` for models of one width, dtype and device.
+
+    What `project` and `gated` return is valid until the same is asked for in the next layer.
+    """
 
     folds = False
 
     def __init__(self, hidden_size: int, eps: float, dtype: torch.dtype, device: torch.device) -> None:
         self.norm = RmsNorm(hidden_size, eps, dtype, device)
+        self._rooms: dict[int, _Room] = {}
+        """Of this forward, by width."""
 
     def begin(self, x: Tensor) -> Tensor:
+        self._rooms.clear()
         return self.norm.begin(x)
 
     def project(self, normed: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> Tensor:
-        return _with_delta(torch.mm(normed, matrix), normed, delta, on)
+        return self._product(normed, matrix, delta, on).whole
 
     def gated(self, normed: Tensor, gate_up: Tensor, delta: Delta | None, on: Touched) -> Tensor:
-        both = self.project(normed, gate_up, delta, on)
-        half = both.shape[1] // 2
-        gate, up = columns(both, slice(0, half)), columns(both, slice(half, 2 * half))
-        return F.silu(gate, inplace=True).mul_(up)
+        both = self._product(normed, gate_up, delta, on)
+        return F.silu(both.gate, inplace=True).mul_(both.up)
 
     def residual(
         self, x: Tensor, y: Tensor, matrix: Tensor, norm: Tensor, delta: Delta | None, on: Touched
@@ -44,6 +65,15 @@ class TorchOps:
 
     def logits(self, hidden: Tensor, head: Tensor) -> Tensor:
         return head_logits(hidden, head)
+
+    def _product(self, x: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> _Room:
+        tokens, width = len(x), matrix.shape[1]
+        room = self._rooms.get(width)
+        if room is None or len(room.whole) != tokens:
+            room = self._rooms[width] = _Room.of(tokens, width, x)
+        torch.mm(x, matrix, out=room.whole)
+        _with_delta(room.whole, x, delta, on)
+        return room
 
 
 def _with_delta(y: Tensor, x: Tensor, delta: Delta | None, on: Touched) -> Tensor:
