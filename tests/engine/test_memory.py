@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
-from tests.fake import FakeBackbone, Script, decode
+from tests.fake import FakeBackbone, Script, complete, decode
 
-from recguide.core import KVShape, ParameterError
+from recguide.core import KVShape, ParameterError, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.memory import GIB, Device, plan_memory
 
@@ -62,3 +65,18 @@ def test_an_engine_says_its_plan_when_it_starts(caplog):
     assert [record.getMessage() for record in caplog.records] == [str(machine.memory), machine.planning]
     assert machine.memory.kv_tokens == 112
     assert Engine(FakeBackbone(script), decode, EngineConfig()).memory.kv_tokens == 32_768
+
+
+def test_a_dropped_engine_gives_its_cache_back_at_once():
+    """Not with the next garbage collection, which knows nothing of gigabytes."""
+    script = Script((200, 1, 2), (3, 4, 5))
+    machine = Engine(FakeBackbone(script), decode, EngineConfig())
+    complete(machine, [script.prompt, script.prompt], SamplingParams(max_tokens=20, block_size=8))
+    cache = weakref.ref(machine.runner._cache)
+    gc.collect()
+    gc.disable()
+    try:
+        del machine
+        assert cache() is None
+    finally:
+        gc.enable()

@@ -26,14 +26,14 @@ class TablesAgainstDictionary(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.pool = PagePool(PAGES, PAGE_SIZE, self._copy)
+        self.pool = PagePool(PAGES, PAGE_SIZE)
         self.tree = PrefixTree(self.pool)
         self.texts = {}
         self.content = {}
 
     @rule(target=tables, text=TEXTS)
     def admit(self, text):
-        table = BlockTable(self.pool, self.tree)
+        table = BlockTable(self.pool, self.tree, self._copy)
         found = self.tree.find(text)
         known = table.adopt(text)
         assert known == len(found) * PAGE_SIZE <= len(text)
@@ -162,8 +162,8 @@ def is_run(pages):
     return all(after == page + 1 for page, after in pairwise(pages))
 
 
-def table_of(pool, tree, text):
-    table = BlockTable(pool, tree)
+def table_of(pool, tree, text, copy=None):
+    table = BlockTable(pool, tree, copy)
     table.adopt(text)
     table.extend(len(text))
     return table
@@ -185,10 +185,10 @@ def test_a_table_grows_side_by_side_where_it_can():
 
 def test_a_table_that_goes_on_elsewhere_moves_to_where_it_has_room():
     copies = []
-    pool = PagePool(16, 1, lambda pages, start: copies.append((pages, start)))
+    pool = PagePool(16, 1)
     tree = PrefixTree(pool)
     table_of(pool, tree, [1, 2, 3]).release([1, 2, 3])
-    table = table_of(pool, tree, [1, 2, 8, 9])
+    table = table_of(pool, tree, [1, 2, 8, 9], lambda pages, start: copies.append((pages, start)))
     assert table.pages == [0, 1, 3, 4]
     table.share([1, 2, 8, 9])
     table.unite()
@@ -203,10 +203,10 @@ def test_a_table_that_goes_on_elsewhere_moves_to_where_it_has_room():
 
 def test_a_table_stays_in_pieces_where_nobody_copies_or_free_pages_are_few():
     for pages, copy in ((16, None), (12, lambda *_: None)):
-        pool = PagePool(pages, 1, copy)
+        pool = PagePool(pages, 1)
         tree = PrefixTree(pool)
         table_of(pool, tree, [1, 2, 3]).release([1, 2, 3])
-        table = table_of(pool, tree, [1, 2, 8, 9])
+        table = table_of(pool, tree, [1, 2, 8, 9], copy)
         table.unite()
         assert table.pages == [0, 1, 3, 4]
 

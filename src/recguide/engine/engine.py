@@ -199,7 +199,7 @@ class Engine:
                 params=params.with_seed(own),
                 method=method,
                 block=block,
-                table=BlockTable(self.runner.pool, self._tree),
+                table=BlockTable(self.runner.pool, self._tree, self.runner.copy_pages),
                 text=TextStream(self._pieces, prompt, params.stop),
                 sampling=Sampling(own, params.temperature),
                 stops=stop_tokens(params, self.vocabulary),

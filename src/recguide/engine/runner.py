@@ -44,6 +44,7 @@ class Runner:
 
     Attributes:
         pool: the KV cache's pages.
+        copy_pages: how tables may move; None where a forward may run meanwhile.
         forwards: what has been launched, if someone asked for it.
     """
 
@@ -59,12 +60,13 @@ class Runner:
     ) -> None:
         shape = backbone.kv_shape
         self.backbone = backbone
+        self.pool = PagePool(pages, page_size)
         self.forwards: list[Forward] | None = None
         self._picker = picker
         self._device = shape.device
         self._cache = KVCache(shape, pages, page_size)
         # Without a picker forwards run when they land, so none runs while requests get their pages.
-        self.pool = PagePool(pages, page_size, self._cache.copy if picker is None else None)
+        self.copy_pages = self._cache.copy if picker is None else None
         self._attention = attention_for(self._cache, backbone.heads, exact=exact)
         self._landings = Landings(shape.device)
         self._recent = RecentWork()

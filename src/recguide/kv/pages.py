@@ -5,7 +5,7 @@ Pages are plain ids; nothing here touches memory, so the same accounting serves 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from recguide.core import RecGuideError
@@ -46,25 +46,18 @@ class PagePool:
     Free ones are taken lowest ids first. Low and adjacent ids are preferred because a request whose pages
     follow one another can be read as a view.
 
-    Args:
-        copy: copies what pages hold to as many others, which follow one another from a page on. It is given
-            where that view is worth a copy, and where pages are taken and given while no forward runs.
-
     Attributes:
         free_pages: pages that hold nothing.
         spare: who keeps pages that nobody uses; None if nobody does.
     """
 
-    def __init__(
-        self, pages: int, page_size: int, copy: Callable[[Sequence[int], int], None] | None = None
-    ) -> None:
+    def __init__(self, pages: int, page_size: int) -> None:
         if pages < 1 or page_size < 1:
             raise RecGuideError(
                 f"KV cache: needs at least one page and one token a page, got {pages} x {page_size}"
             )
         self.pages = pages
         self.page_size = page_size
-        self.copy = copy
         self.free_pages = pages
         self.spare: Spare | None = None
         self._is_free = bytearray(b"\x01") * pages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from recguide.kv.pages import PagePool, pages_for
 from recguide.kv.prefix_tree import Node, PrefixTree
 
+CopyPages = Callable[[Sequence[int], int], None]
+"""Copies what some pages hold to as many others, which follow one another from a page on."""
+
 
 class BlockTable:
     """The pages of one request: token i lies in `pages[i // page_size]` at offset `i % page_size`.
@@ -18,15 +21,17 @@ class BlockTable:
     Args:
         pool: where pages come from.
         tree: where whole pages of committed tokens are shared; None shares nothing.
+        copy: how pages are copied; None where that is not worth it, or where a forward may run meanwhile.
 
     Attributes:
         array: `pages` as an array, kept up to date so that a forward need not convert it.
         capacity: tokens that fit in the pages held.
     """
 
-    def __init__(self, pool: PagePool, tree: PrefixTree | None = None) -> None:
+    def __init__(self, pool: PagePool, tree: PrefixTree | None = None, copy: CopyPages | None = None) -> None:
         self._pool = pool
         self._tree = tree
+        self._copy = copy
         self._nodes: list[Node] = []
         """Of the first pages, which are the tree's and may be others' too; nothing is written there."""
         self.pages: list[int] = []
@@ -64,7 +69,7 @@ class BlockTable:
         Else whoever reads them as a view would copy them together for every forward. What the table shared
         stays known, and is no longer the table's.
         """
-        pages, copy = self.pages, self._pool.copy
+        pages, copy = self.pages, self._copy
         if copy is None or all(after == page + 1 for page, after in pairwise(pages)):
             return
         start = self._pool.take_run(len(pages))
