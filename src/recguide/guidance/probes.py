@@ -15,7 +15,7 @@ from recguide.guidance.clock import Clock
 from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.view import Plan, View, stays_plain
 
-PROBE_SHARE = 0.02
+PROBE_SHARE = 0.015
 """Of query tokens, at most, that probes cost; the host's time counts as the tokens of as many plain steps."""
 PROBE_BLOCK = 8
 PROBE_COST = 2 * PROBE_BLOCK
