@@ -32,6 +32,10 @@ class Course(IntEnum):
     """Whatever pays."""
 
 
+_COURSES = tuple(Course)
+"""An enumeration answers slowly."""
+
+
 class Courses:
     """Numbers of requests are told apart by powers of two."""
 
@@ -46,21 +50,23 @@ class Courses:
     def passed(self, requests: int, course: Course, said: float) -> None:
         """A step's time is over, in which a market said that so many tokens would be made."""
         bucket = bucket_of(requests)
-        for other in Course:
+        for other in _COURSES:
             kept = self._kept.get((bucket, other))
             if kept is not None:
                 kept.fade(said / ((MEMORY if other is course else RETRIED) * (1 << bucket)))
-        self._of(requests, course).said += said
+        self._of(bucket, course).said += said
 
     def made(self, requests: int, course: Course, tokens: float) -> None:
         """Tokens of such a step."""
-        kept = self._of(requests, course)
+        kept = self._of(bucket_of(requests), course)
         kept.made += tokens
         kept.look()
 
-    def _of(self, requests: int, course: Course) -> _Kept:
-        bucket = bucket_of(requests)
-        return self._kept.setdefault((bucket, course), _Kept(GRANTED * (1 << bucket)))
+    def _of(self, bucket: int, course: Course) -> _Kept:
+        kept = self._kept.get((bucket, course))
+        if kept is None:
+            kept = self._kept[bucket, course] = _Kept(GRANTED * (1 << bucket))
+        return kept
 
 
 class _Kept:

@@ -40,6 +40,10 @@ class Kind(IntEnum):
     """Drafts and verifications that were planned while the forward before ran."""
 
 
+_BRANCHES = Kind.BRANCHES
+"""Looked up once: an enumeration answers slowly, and this is asked in every step."""
+
+
 def kind_of(view: View, plan: Plan) -> Kind:
     if len(plan.branches.request):
         return Kind.BRANCHES
@@ -106,10 +110,12 @@ class HostClock:
             self._ratios.append((step_ms - waited_ms) / forward_ms)
             self._unit = median(self._ratios) if len(self._ratios) >= LEAST else None
         if self._unit is not None:
-            windows = self._kinds[kind]
-            if kind is not Kind.BRANCHES:
-                self._forget(bucket_of(requests))
-            window = windows.setdefault(bucket_of(requests), _Window(_least(kind)))
+            windows, bucket = self._kinds[kind], bucket_of(requests)
+            if kind is not _BRANCHES:
+                self._forget(bucket)
+            window = windows.get(bucket)
+            if window is None:
+                window = windows[bucket] = _Window(_least(kind))
             if window.add(step_ms / self._unit, waited_ms / self._unit):
                 self._said.clear()
 
@@ -146,11 +152,11 @@ class HostClock:
 
     def _forget(self, bucket: int) -> None:
         """Probes tell what drafts cost by now; branches are tried again after a while."""
-        branches = self._kinds[Kind.BRANCHES].get(bucket)
+        branches = self._kinds[_BRANCHES].get(bucket)
         if branches is not None:
             branches.idle += 1
             if branches.idle >= FORGOTTEN:
-                del self._kinds[Kind.BRANCHES][bucket]
+                del self._kinds[_BRANCHES][bucket]
                 self._said.clear()
 
 

@@ -21,6 +21,9 @@ _REMEMBERED = 256
 SELDOM_OTHERS = 4
 """Requests up to which the same cells come together again and again."""
 
+_KINDS, _COURSES = tuple(Kind), (Course.AHEAD, Course.FREE)
+"""Looked up once: enumerations answer slowly."""
+
 _Few = tuple[tuple[int, ...], int, int, tuple[float, ...]]
 
 
@@ -76,12 +79,11 @@ class Markets:
         return self._known[few]
 
     def _few(self, view: View, cell: Ints) -> _Few:
-        clock, host, requests = self._clock, self._host, len(view)
+        clock, requests, tokens = self._clock, len(view), _first(view)
         read, pairs = view.prefix_tokens + sum(view.prefix.tolist()), clock.pair_ms * view.pairs
-        ms = clock.at(_first(view)) + clock.prefix_ms * read + pairs
-        waits = tuple([host.ms(requests, kind) for kind in Kind])
-        waits += tuple([self._courses.share(requests, course) for course in (Course.AHEAD, Course.FREE)])
-        return tuple(sorted(cell.tolist())), _first(view), round(log(ms) / _ALIKE), waits
+        ms, host_ms, share = clock.at(tokens) + clock.prefix_ms * read + pairs, self._host.ms, self._courses.share
+        waits = *[host_ms(requests, kind) for kind in _KINDS], *[share(requests, course) for course in _COURSES]
+        return tuple(sorted(cell.tolist())), tokens, round(log(ms) / _ALIKE), waits
 
 
 def _first(view: View) -> int:
