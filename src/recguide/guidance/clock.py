@@ -7,7 +7,7 @@ import numpy as np
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.cost import CostTable
 from recguide.guidance.sweep import Time
-from recguide.guidance.view import View
+from recguide.guidance.view import View, total
 
 SPREAD = 0.25
 """A plan's N is a mean over steps; those steps' own N lie within this share of it, say."""
@@ -46,7 +46,7 @@ class Clock:
 
     def of_view(self, view: View, tokens: int, pairs: float) -> float:
         """T of a step of these requests with so many query tokens, and query × prefix tokens, in all."""
-        read = float(view.prefix_tokens + view.prefix.sum())
+        read = view.prefix_tokens + total(view.prefix)
         return self.at(tokens) + self.prefix_ms * read + self.pair_ms * pairs
 
     def of_step(self, view: View, detour_ms: float = 0.0) -> Time:

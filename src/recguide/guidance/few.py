@@ -190,24 +190,26 @@ def _in_hand(
     floor, weight = max(market.floor, 1e-9), 1 + market.ratio * prefix
     found: list[_Found] = []
     branches: list[tuple[int, int, float]] = []
-    reached, slots = 1.0, beliefs.slots(one.draft, one.cell, margins[:last])[1:]
-    for slot, (failing, alive, right) in enumerate(slots, 1):
+    reached, slot = 1.0, 0
+    for failing, alive, right in beliefs.slots(one.draft, one.cell, margins[:last])[1:]:
+        slot += 1
         gain = alive * token
         if gain >= floor:
             found.append((gain / weight, 1, gain, prefix, row, None))
         fixed = reached * failing
         if fixed >= least:
-            branches += [
-                (slot, rank, fixed * chance)
-                for rank, chance in enumerate(right[:candidates], 1)
-                if fixed * chance >= least
-            ]
+            rank = 0
+            for chance in right[:candidates]:
+                rank += 1
+                if fixed * chance >= least:
+                    branches.append((slot, rank, fixed * chance))
         reached = alive
     goes_on = reached * beliefs.continuation
     if last == one.draft and goes_on >= least:
         branches.append((last, _CONTINUATION, goes_on))
+    branch = quote.branch if left - last < quote.far else quote.far_branch
     for slot, head, chance in branches:
-        block, gain = quote.branch(chance, left - slot)
+        block, gain = branch(chance, left - slot)
         if block:
             found.append((gain / (block * weight), block, gain, prefix, row, (slot, head, block)))
     return found

@@ -24,7 +24,7 @@ from recguide.guidance.options import ROOM, Options
 from recguide.guidance.outlook import Choice
 from recguide.guidance.quote import FEW, Quote
 from recguide.guidance.sweep import Base, Cut, Swept, best_of_few
-from recguide.guidance.view import View
+from recguide.guidance.view import View, total
 
 LASTING = 0.75
 """How far a request's stretch, easy or hard, outlasts the round that is planned: 1 for ever, 0 not at all.
@@ -188,7 +188,7 @@ class MarketMaker:
         return (1 - branching) * begins + branching * forks
 
     def _best(self, view: View, cell: Ints, menus: Menus, waits: float) -> Cut:
-        clock, read = self._clock, float(view.prefix_tokens + view.prefix.sum())
+        clock, read = self._clock, float(view.prefix_tokens + total(view.prefix))
 
         def mean(n: Floats, x: Floats) -> Floats:
             return clock.mean_ms(n, read, x) + waits
@@ -248,7 +248,7 @@ def _branching(requests: int) -> float:
 
 def base_of(view: View) -> Base:
     """Every request's first slot, which always emits a token or begins a draft."""
-    read = float(view.pairs + view.prefix.sum())
+    read = float(view.pairs + total(view.prefix))
     return Base(float(view.tokens + len(view)), read, float(len(view)))
 
 

@@ -11,7 +11,7 @@ from recguide.guidance.courses import Course, Courses
 from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.menu import Menus
-from recguide.guidance.view import View
+from recguide.guidance.view import View, total
 
 OTHER = 0.25
 """Share by which first slots, and rows that nobody chooses, differ between steps of other requests."""
@@ -80,9 +80,16 @@ class Markets:
 
     def _few(self, view: View, cell: Ints) -> _Few:
         clock, requests, tokens = self._clock, len(view), _first(view)
-        read, pairs = view.prefix_tokens + sum(view.prefix.tolist()), clock.pair_ms * view.pairs
-        ms, host_ms, share = clock.at(tokens) + clock.prefix_ms * read + pairs, self._host.ms, self._courses.share
-        waits = *[host_ms(requests, kind) for kind in _KINDS], *[share(requests, course) for course in _COURSES]
+        read, pairs = view.prefix_tokens + total(view.prefix), clock.pair_ms * view.pairs
+        ms, host_ms, share = (
+            clock.at(tokens) + clock.prefix_ms * read + pairs,
+            self._host.ms,
+            self._courses.share,
+        )
+        waits = (
+            *[host_ms(requests, kind) for kind in _KINDS],
+            *[share(requests, course) for course in _COURSES],
+        )
         return tuple(sorted(cell.tolist())), tokens, round(log(ms) / _ALIKE), waits
 
 

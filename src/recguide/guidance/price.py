@@ -24,7 +24,7 @@ from recguide.guidance.quote import FEW
 from recguide.guidance.standing import Standing
 from recguide.guidance.step import solve
 from recguide.guidance.value import ValueTable
-from recguide.guidance.view import Branches, Outcome, Plan, View, stays_plain
+from recguide.guidance.view import Branches, Outcome, Plan, View, stays_plain, total
 
 SLOW = 2.0
 """Times what a step should take that it counts for at most."""
@@ -104,7 +104,7 @@ class Price:
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         if self._open:
             self._open = False
-            self._courses.made(len(view), plan.course, float(outcome.acceptance.sum()))
+            self._courses.made(len(view), plan.course, total(outcome.acceptance))
         self._beliefs.observe(view, plan, outcome)
         self._beliefs.refresh()
 

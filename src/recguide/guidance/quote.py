@@ -36,7 +36,7 @@ class Quote:
         self.best = max(worth)
         self.enough = max(ROOM, self.best / token)
         self._price, self._options = price, options
-        self._far = max(self.enough, self.blocks[-1])
+        self.far = max(self.enough, self.blocks[-1])
 
     @cached_property
     def begin(self) -> tuple[list[int], Steps]:
@@ -52,10 +52,8 @@ class Quote:
     def branch(self, chance: float, left: int) -> tuple[int, float]:
         """The block that brings most to a branch that is reused with this chance, behind which `left` tokens
         may be emitted, and that; 0 slots if no draft fits."""
-        if left >= self._far:
-            edges, blocks = self._paying
-            block, saved = blocks[bisect_left(edges, chance)]
-            return block, chance * saved
+        if left >= self.far:
+            return self.far_branch(chance)
         most = self.token * left
         nets = [
             min(worth, most) * chance - self._price * block
@@ -67,6 +65,13 @@ class Quote:
         if left < 2:
             return 0, 0.0
         return left, chance * self._saved(min(bisect_left(self.blocks, left), len(self.blocks) - 1), left)
+
+    def far_branch(self, chance: float, left: int = _FAR) -> tuple[int, float]:
+        """The same with `far` tokens left, or more."""
+        del left
+        edges, blocks = self._paying
+        block, saved = blocks[bisect_left(edges, chance)]
+        return block, chance * saved
 
     @cached_property
     def _paying(self) -> tuple[list[float], list[tuple[int, float]]]:
