@@ -190,17 +190,16 @@ def _in_hand(
     floor, weight = max(market.floor, 1e-9), 1 + market.ratio * prefix
     found: list[_Found] = []
     branches: list[tuple[int, int, float]] = []
-    reached, slot = 1.0, 0
-    for failing, alive, right in beliefs.slots(one.draft, one.cell, margins[:last])[1:]:
-        slot += 1
+    reached = 1.0
+    for slot, (failing, alive, right) in enumerate(beliefs.slots(one.draft, one.cell, margins[:last])):
+        if not slot:
+            continue
         gain = alive * token
         if gain >= floor:
             found.append((gain / weight, 1, gain, prefix, row, None))
         fixed = reached * failing
         if fixed >= least:
-            rank = 0
-            for chance in right[:candidates]:
-                rank += 1
+            for rank, chance in enumerate(right[:candidates], 1):
                 if fixed * chance >= least:
                     branches.append((slot, rank, fixed * chance))
         reached = alive

@@ -13,8 +13,8 @@ from recguide.guidance.arrays import Bools, Floats, Ints
 from recguide.guidance.courses import Course
 from recguide.guidance.history import History
 
-
 _MANY = 24
+"""Numbers from which on arrays add up quicker."""
 
 
 class Head(IntEnum):
