@@ -139,8 +139,18 @@ def test_tokens_of_the_slow_count_more_and_of_all_one_in_the_mean(previous, pric
     assert token.min() <= 1 + 1e-9
     assert token.max() >= 1 - 1e-9
     rent = float(beliefs.menus.net(price)[cells].mean())
-    _, pace = beliefs.menus.cost(price, rent)
+    best = beliefs.menus.cost(price, rent).argmin(0)
+    pace = beliefs.menus.y[best, np.arange(len(best))]
     assert (np.diff(token[np.argsort(pace[cells])]) <= 1e-9).all()
+
+
+@given(st.lists(st.sampled_from([4, 8, 16, 32]), min_size=1, max_size=12), st.floats(0.01, 0.5))
+@settings(deadline=None)
+def test_what_tokens_cost_a_few_is_what_it_costs_many(previous, price):
+    menus = MIXED._beliefs.menus
+    cell = MIXED._beliefs.cell(view(len(previous), previous=previous, full=True))
+    few, many = token_of(menus, cell, price), token_of(menus, np.tile(cell, 13), price)
+    np.testing.assert_allclose(few, many, rtol=1e-9)
 
 
 def test_among_equals_a_token_counts_one():

@@ -230,11 +230,24 @@ def token_of(menus: Menus, cell: Ints, price: float) -> Floats:
     all, and the price of its query tokens. So tokens count what they cost, as far as a stretch lasts.
     That is eq. 3's common ρ.
     """
+    if len(cell) <= FEW:
+        rent, scale = _rent_of_few(menus, cell, price)
+        return (scale * menus.cost(price, rent).min(0)) ** LASTING
     requests = np.bincount(cell, minlength=menus.n.shape[1])
     rent = float(menus.net(price) @ requests) / len(cell)
-    cost, pace = menus.cost(price, rent)
-    made = pace * requests
+    costs, cells = menus.cost(price, rent), np.arange(len(requests))
+    best = costs.argmin(0)
+    cost, made = costs[best, cells], menus.y[best, cells] * requests
     return (cost * (made.sum() / (cost @ made))) ** LASTING
+
+
+def _rent_of_few(menus: Menus, cell: Ints, price: float) -> tuple[float, float]:
+    """That rent, and what a token that costs 1 would count if stretches lasted for ever, by the hulls of
+    these cells alone."""
+    hulls = [menus.vertices(each) for each in cell.tolist()]
+    rent = sum([max([y - price * n for n, y in hull]) for hull in hulls]) / len(hulls)
+    best = [min([((rent + price * n) / y, y) for n, y in hull]) for hull in hulls]
+    return rent, sum([y for _, y in best]) / sum([cost * y for cost, y in best])
 
 
 def _course(menus: Menus) -> Course:

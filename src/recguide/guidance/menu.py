@@ -35,7 +35,8 @@ class Menus:
     head: Floats
     choice: Choice
     _steps: dict[int, list[tuple[float, float, float]]]
-    """What `steps` has said."""
+    _vertices: dict[int, list[tuple[float, float]]]
+    """What `steps` and `vertices` have said."""
     _acceptance: Floats
     _spent: Floats
     _forwards: Floats
@@ -60,7 +61,7 @@ class Menus:
         lasting = [1 / (1 - of.reuse) for of in outlooks.values()]
         made = [of.acceptance for of in outlooks.values()]
         by_level = [_levels_first(parts) for parts in (made, spent, lasting)]
-        return cls(n, y, found, outlooks, head, choice, {}, by_level[0], by_level[1], by_level[2])
+        return cls(n, y, found, outlooks, head, choice, {}, {}, by_level[0], by_level[1], by_level[2])
 
     def net(self, price: float, token: Floats | float = 1.0) -> Floats:
         """[cells] g: the best mean of (tokens − μ·n) per forward.
@@ -87,11 +88,16 @@ class Menus:
             self._steps[cell] = [(gain / n, n, gain) for n, gain in zip(*columns, strict=True) if n]
         return self._steps[cell]
 
-    def cost(self, price: float, rent: float) -> tuple[Floats, Floats]:
-        """[cells] the least a token costs if forwards cost `rent` beside their query tokens, and y then."""
-        each = (rent + price * self.n) / self.y
-        best, cells = each.argmin(0), np.arange(each.shape[1])
-        return each[best, cells], self.y[best, cells]
+    def vertices(self, cell: int) -> list[tuple[float, float]]:
+        """(n, y) along the hull of a cell."""
+        if cell not in self._vertices:
+            columns = self.n[:, cell].tolist(), self.y[:, cell].tolist()
+            self._vertices[cell] = list(dict.fromkeys(zip(*columns, strict=True)))
+        return self._vertices[cell]
+
+    def cost(self, price: float, rent: float) -> Floats:
+        """[vertices, cells] what a token costs if forwards cost `rent` beside their query tokens."""
+        return (rent + price * self.n) / self.y
 
 
 def _levels_first(parts: Sequence[Floats]) -> Floats:
