@@ -117,11 +117,11 @@ def _check_order(order, batch):
 
 
 @settings(max_examples=150, deadline=None)
-@given(batches(requests=1, prefix=30, length=12), tilings())
-def test_rows_of_one_request_are_cut_like_those_of_several(case, tiling):
+@given(batches(prefix=30, length=12), tilings())
+def test_few_rows_are_cut_like_many(case, tiling):
     rows = RowColumns.of(pack(*case).rows)
-    for one, any_number in zip(work._tiles_of_one(rows, tiling), work._tiles(rows, tiling), strict=True):
-        assert one.tolist() == any_number.tolist()
+    for few, any_number in zip(work._tiles_of_few(rows, tiling), work._tiles(rows, tiling), strict=True):
+        assert few.tolist() == any_number.tolist()
 
 
 @settings(max_examples=150, deadline=None)

@@ -107,22 +107,24 @@ def _structure(forms: tuple[_Form, ...]) -> Structure:
     starts = np.empty_like(ends)
     starts[packed] = ends - packed_lengths
     tokens = int(ends[-1])
-    place = np.arange(len(forms), dtype=np.int32).repeat(packed_lengths)
-    row = packed[place]
     request = np.array(requests, np.int32)
+    facts = np.empty((3, tokens), np.int32)
+    facts[0] = np.arange(len(forms)).repeat(packed_lengths)
+    facts[1] = request[packed].repeat(packed_lengths)
+    facts[2] = np.arange(tokens) - (ends - packed_lengths).repeat(packed_lengths)
     masked_row, masked_slot = _slots(masked, length, "has a mask slot")
     wanted_row, wanted_slot = _slots(wanted, length, "wants a slot")
     return Structure(
         packed=packed,
         in_turn=bool((packed[:-1] < packed[1:]).all()),
-        first_rows=np.unique([first for first, _, _ in bounds]),
+        first_rows=np.array(sorted({first for first, _, _ in bounds})),
         first_tokens=starts,
         row_starts=tuple((ends - packed_lengths).tolist()),
         requests=request[packed],
         causal=writes[packed],
         lengths=packed_lengths,
         bounds=bounds,
-        facts=np.stack([place, request[row], np.arange(tokens, dtype=np.int32) - starts[row]]),
+        facts=facts,
         masked=starts[masked_row] + masked_slot,
         wanted=starts[wanted_row] + wanted_slot,
         wanted_slot=wanted_slot,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from math import ceil
 from typing import NamedTuple
 
@@ -59,8 +60,8 @@ START = 2
 WORTH = 4
 """Blocks for each program from which on several of them share a multiprocessor. With less to do, fewer and
 larger items are better: what is split has to be merged."""
-FEW_TILES = 10
-"""Tiles of one request up to which plain Python is faster than NumPy."""
+FEW_ROWS, FEW_TILES = 12, 16
+"""Rows, and tiles full of tokens, up to which plain Python is faster than NumPy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,29 +169,30 @@ def _side_by_side(blocks: int, tiling: Tiling) -> int:
 
 def tiles_of(rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
     """`order`, and each request's tokens in tiles: items [tiles, FIELDS] that lack head and blocks."""
-    one = rows.length.sum() <= FEW_TILES * tiling.tokens and (rows.request == rows.request[0]).all()
-    return _tiles_of_one(rows, tiling) if one else _tiles(rows, tiling)
+    few = len(rows.length) <= FEW_ROWS and rows.length.sum() <= FEW_TILES * tiling.tokens
+    return _tiles_of_few(rows, tiling) if few else _tiles(rows, tiling)
 
 
-def _tiles_of_one(rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
-    """As `tiles_of`, for few rows of one request, in plain Python."""
-    prefix = int(rows.prefix[0])
-    stems, causal, lengths = rows.stem.tolist(), rows.causal.tolist(), rows.length.tolist()
-    order = np.empty((sum(lengths), 3), np.int32)
-    order[:, TOKEN] = np.arange(len(order))
-    spans: list[tuple[int, int, bool, int]] = []
+def _tiles_of_few(packed: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
+    """As `tiles_of`, for few rows in plain Python."""
+    requests, prefixes, stems, causal, lengths = (column.tolist() for column in packed)
+    starts = [0, *accumulate(lengths)]
+    order = np.empty((starts[-1], 3), np.int32)
+    tiles: list[list[int]] = []
     at = 0
-    for row, (stem, writes, length) in enumerate(zip(stems, causal, lengths, strict=True)):
-        mine = order[at : at + length]
-        mine[:, SEEN] = np.arange(prefix + 1, prefix + 1 + length) if writes else prefix + stem
-        mine[:, OWN] = -1 if writes else row
-        spans.append((at, at + length, writes, prefix + (1 - at if writes else stem)))
-        at += length
-    request = int(rows.request[0])
-    tiles = [
-        _tile_of_one(spans, query, min(query + tiling.tokens, at), request)
-        for query in range(0, at, tiling.tokens)
-    ]
+    by_request = sorted(range(len(requests)), key=requests.__getitem__)
+    for request, mine in groupby(by_request, requests.__getitem__):
+        begin, spans = at, list[tuple[int, int, bool, int]]()
+        for row in mine:
+            prefix, writes, end = prefixes[row], causal[row], at + lengths[row]
+            seen = prefix + (1 - begin if writes else stems[row])
+            order[at:end, TOKEN] = np.arange(starts[row], starts[row + 1])
+            order[at:end, SEEN] = np.arange(seen + at, seen + end) if writes else seen
+            order[at:end, OWN] = -1 if writes else row
+            spans.append((at, end, writes, seen))
+            at = end
+        queries = range(begin, at, tiling.tokens)
+        tiles += [_tile_of_one(spans, query, min(query + tiling.tokens, at), request) for query in queries]
     items = np.zeros((len(tiles), FIELDS), np.int32)
     items[:, : OPEN + 1] = tiles
     return order, items
