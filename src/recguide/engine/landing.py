@@ -61,5 +61,6 @@ class Landings:
 
 
 def pinned_words(count: int) -> Tensor:
-    """Uninitialised int32 words of the host that a GPU may write."""
-    return torch.empty(count, dtype=torch.int32, pin_memory=True)
+    """Uninitialised int32 words of the host that a GPU may write, in whatever mode it is asked for."""
+    with torch.inference_mode(mode=False):
+        return torch.empty(count, dtype=torch.int32, pin_memory=True)
