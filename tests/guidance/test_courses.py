@@ -36,6 +36,21 @@ def test_a_word_counts_until_something_is_made():
     assert courses.share(8, Course.FREE) == 1.0
 
 
+def test_many_requests_need_no_more_tokens_than_sixteen_to_refute_a_word():
+    courses = told(Courses(), Course.FREE, 0.5, GRANTED, requests=16)
+    assert courses.share(16, Course.FREE) == pytest.approx(0.75, rel=0.05)
+    told(courses, Course.FREE, 0.5, 8 * GRANTED, requests=128)
+    assert courses.share(128, Course.FREE) == pytest.approx(0.75, rel=0.05)
+
+
+def test_plain_steps_are_taken_where_drafts_make_much_less_than_was_said():
+    policy = Price(table(0.3), clock())
+    assert policy.decide(view(4)).course is Course.FREE
+    for course in (Course.AHEAD, Course.FREE):
+        told(policy._courses, course, 0.05, 8 * MEMORY, requests=4)
+    assert policy.decide(view(4)).course is Course.PLAIN
+
+
 def test_what_is_not_chosen_is_forgiven_in_time():
     courses = told(Courses(), Course.FREE, 0.5, 4 * MEMORY)
     told(courses, Course.AHEAD, 1.0, MEMORY / 4)

@@ -11,12 +11,14 @@ from __future__ import annotations
 from enum import IntEnum
 
 GRANTED = 2048.0
-"""Tokens of each request for which a market's word counts beside what was made: many more than a round's, as
-a step in which all draft makes none."""
+"""Tokens for which a market's word counts beside what was made: many rounds' of one request, whose luck they
+level out. That of many requests levels itself out."""
 MEMORY = 8192.0
-"""Tokens of each that were said after which old ones have faded."""
+"""Tokens that were said after which old ones have faded."""
 RETRIED = 2 * MEMORY
 """The same of what was not chosen meanwhile, so that it is tried again."""
+LEVEL = 16
+"""Requests up to which these hold. More take as many steps: one in which all draft makes nothing."""
 MOVED = 0.03
 """Share by which what was found must have moved before another number is said."""
 
@@ -53,7 +55,7 @@ class Courses:
         for other in _COURSES:
             kept = self._kept.get((bucket, other))
             if kept is not None:
-                kept.fade(said / ((MEMORY if other is course else RETRIED) * (1 << bucket)))
+                kept.fade(said / ((MEMORY if other is course else RETRIED) * _times(bucket)))
         self._of(bucket, course).said += said
 
     def made(self, requests: int, course: Course, tokens: float) -> None:
@@ -65,7 +67,7 @@ class Courses:
     def _of(self, bucket: int, course: Course) -> _Kept:
         kept = self._kept.get((bucket, course))
         if kept is None:
-            kept = self._kept[bucket, course] = _Kept(GRANTED * (1 << bucket))
+            kept = self._kept[bucket, course] = _Kept(GRANTED * _times(bucket))
         return kept
 
 
@@ -85,6 +87,10 @@ class _Kept:
         found = (self.made + self._granted) / (self.said + self._granted)
         if abs(found - self.share) > MOVED * self.share:
             self.share = found
+
+
+def _times(bucket: int) -> float:
+    return max(1.0, (1 << bucket) / LEVEL)
 
 
 def bucket_of(requests: int) -> int:

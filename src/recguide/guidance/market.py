@@ -155,7 +155,8 @@ class MarketMaker:
         """The cut with the most Y(N)/T(N, M, X), over the merged hulls of all requests' menus.
 
         T has the host's time. That of steps without branches, and more so if they are planned ahead, and of
-        plain steps, is another one, so the best of either kind is compared with the best of all.
+        plain steps, is another one, so the best of either kind is compared with the best of all: each by what
+        steps of its kind have made of such a word.
         """
         clock, host, menus = self._clock, self._host, self.menus
         waits = self._waits(len(view))
@@ -169,9 +170,10 @@ class MarketMaker:
             if made * bare.gain / bare.ms >= self._courses.share(len(view), Course.FREE) * cut.gain / cut.ms:
                 cut, menus = bare, fewer
         rate = cut.gain / cut.ms
-        if host.detour_ms(len(view)):
+        share = self._courses.share(len(view), _course(menus))
+        if host.detour_ms(len(view)) or share < 1:
             plain = self._plain_rate(view)
-            if plain >= rate:
+            if plain >= share * rate:
                 return self._plain(view, plain)
         price = _price(cut, rate * clock.slope_ms(cut.tokens))
         floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2
