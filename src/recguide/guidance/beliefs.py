@@ -25,7 +25,7 @@ from recguide.guidance.view import Outcome, Plan, View
 
 _LEAST = 1e-6
 """No probability of being right is nearer to 0 or 1."""
-STALE, SETTLED, WRONG = 0.1, 16, 0.5
+STALE, SETTLED, WRONG = 0.2, 32, 0.5
 """Log odds by which what was learned may have moved before menus are made anew, and how many rounds of all
 requests lie between; unless it has moved by WRONG."""
 
