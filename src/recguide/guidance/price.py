@@ -28,6 +28,8 @@ from recguide.guidance.view import Branches, Outcome, Plan, View, stays_plain, t
 
 SLOW = 2.0
 """Times what a step should take that it counts for at most."""
+RUN = 8
+"""Steps that a plan of plain ones is taken again for before their time is booked: they are all alike."""
 
 
 class Price:
@@ -43,6 +45,10 @@ class Price:
         self._standing = Standing()
         self._timing: tuple[Plan, Kind, float] | None = None
         """The plan that was timed last, and what the table says of it."""
+        self._run: list[float] = []
+        """Milliseconds of steps of it that are not booked."""
+        self._steps = 0
+        """That were timed of it."""
         self._open = False
         """A step was timed whose tokens are told next."""
 
@@ -115,18 +121,30 @@ class Price:
         if self._timing is None or self._timing[0] is not plan:
             pairs = float((plan.query_tokens * view.prefix).sum()) if self._clock.pair_ms else 0.0
             self._timing = plan, kind_of(view, plan), self._clock.of_view(view, plan.all_tokens, pairs)
+            self._run.clear()
+            self._steps = 0
         _, kind, forward = self._timing
-        self._host.add(len(view), forward, ms, waited_ms, kind, late=late)
-        took = self._host.in_units(ms)
-        if took is not None:
-            # What interrupts a step now and then is nobody's.
-            took = min(took, SLOW * (forward + self._host.ms(len(view), kind)))
-            self._courses.passed(len(view), plan.course, plan.rate * took)
+        self._run.append(ms)
+        self._steps += 1
         if kind is Kind.PLAIN:
+            if self._steps % RUN != 1:
+                return
             self._beliefs.refresh()
-        self._open = took is not None and (view.drafted or len(plan.branches.request) > 0)
-        if took is not None and not self._open:  # nothing is observed of it
-            self._courses.made(len(view), plan.course, int((plan.verified > 0).sum()))
+        self._host.add(len(view), forward, ms, waited_ms, kind, late=late)
+        self._book(view, plan, forward + self._host.ms(len(view), kind))
+
+    def _book(self, view: View, plan: Plan, expected_ms: float) -> None:
+        """Holds its course to the steps that were timed since the last time; each should take so long."""
+        times = [self._host.in_units(ms) for ms in self._run]
+        self._run.clear()
+        # What interrupts a step now and then is nobody's.
+        took = [min(ms, SLOW * expected_ms) for ms in times if ms is not None]
+        if not took:
+            return
+        self._courses.passed(len(view), plan.course, plan.rate * sum(took))
+        self._open = view.drafted or len(plan.branches.request) > 0
+        if not self._open:  # nothing is observed of it
+            self._courses.made(len(view), plan.course, len(took) * int((plan.verified > 0).sum()))
 
 
 def _plain(view: View, market: Market) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-KEPT, MOST_KEPT = 16, 64
+KEPT, MOST_KEPT = 16, 128
 """Steps that a plan stands for at first, and when one after another was plain."""
 OTHER = 0.25
 """Share by which the number of requests may change meanwhile."""
