@@ -124,7 +124,6 @@ def _behind(
         quote = market.quote(cell)
         return quote.token, quote.worth
     signals = view.signals[row].tolist()
-    cell = beliefs.cell_of(signals, verifying, bool(view.full[row]))
     passing = beliefs.slots(verifying, cell, view.margins[row, :verifying].tolist())[-1][1]
     whole, part = (market.quote(beliefs.cell_of(signals, verifying, full)) for full in (True, False))
     worth = [passing * a + (1 - passing) * b for a, b in zip(whole.worth, part.worth, strict=True)]

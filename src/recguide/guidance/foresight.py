@@ -39,8 +39,8 @@ def _beginnings(view: View, beliefs: Beliefs, market: Market) -> Hulls:
     token, worth = _values(market, beliefs.cell(view))
     running = (view.verifying > 0).nonzero()[0]
     if len(running):
-        of = replace(view.only(running), previous=view.verifying[running])
-        passing = beliefs.passing(of)
+        now = view.only(running)
+        passing, of = beliefs.passing(now), replace(now, previous=now.verifying)
         whole, part = (
             _values(market, beliefs.cell(replace(of, full=np.full(len(of), full)))) for full in (True, False)
         )
