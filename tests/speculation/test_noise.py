@@ -135,7 +135,7 @@ def test_lucky_tokens_are_exactly_those_beyond_luck():
     ids, noise = luck.at(5, 17)
     whole = gumbel(word(5), word(17), torch.arange(3000))[0]
     assert ids.tolist() == (whole > LUCK).nonzero().squeeze(1).tolist()
-    assert torch.equal(noise, whole[ids])
+    assert noise.tolist() == whole[ids].tolist()
 
 
 def test_lucky_tokens_are_remembered_up_to_a_limit():
@@ -147,4 +147,4 @@ def test_lucky_tokens_are_remembered_up_to_a_limit():
     assert (1, 1) not in luck
     assert (1, 2) in luck
     assert (2, 1) in luck
-    assert torch.equal(luck.at(1, 1)[1], first[1])
+    assert luck.at(1, 1)[1].tolist() == first[1].tolist()

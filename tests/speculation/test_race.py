@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from recguide.core import RecGuideError, SamplingParams
-from recguide.speculation.field import Field
+from recguide.speculation.field import Field, HostField
 from recguide.speculation.noise import LuckyTokens, gumbel
-from recguide.speculation.race import LEADERS, Lane, race
+from recguide.speculation.race import LEADERS, Lane, race, race_on_host
 
 
 def sampling(temperature, seed=9, **rest):
@@ -18,9 +18,9 @@ def sampling(temperature, seed=9, **rest):
 
 
 def run(z, params, positions, luck):
-    """The race of all slots of z, without a mask token."""
+    """The race of all slots of z, without a mask token; the one for accelerators if `luck` is None."""
     lanes = [Lane(i, *lane) for i, lane in enumerate(zip(params, positions, strict=True))]
-    return race(Field(z, None), lanes, luck)
+    return race(Field(z, None), lanes) if luck is None else race_on_host(HostField(z, None), lanes, luck)
 
 
 def whole(z, params, positions):
@@ -74,13 +74,50 @@ def test_skipping_changes_nothing_in_a_wide_vocabulary(temperature, spread, skew
 
 def test_scores_of_leaders_and_winner_are_reported():
     z = logits(2, 4096, 3.0, 1)
-    found = run(z, [sampling(0.5)] * 2, [4, 5], LuckyTokens(4096))
-    for i, position in enumerate((4, 5)):
-        noise = gumbel(torch.tensor([9]), torch.tensor([position]), torch.arange(4096))[0]
-        scores = z[i].double() / 0.5 + noise
-        assert torch.equal(found.scores[i], scores[found.tokens[i]])
-        assert found.best[i] == scores.max() == scores[found.winners[i]]
-        assert set(found.tokens[i].tolist()) == set(z[i].topk(LEADERS).indices.tolist())
+    for luck in (None, LuckyTokens(4096)):
+        found = run(z, [sampling(0.5)] * 2, [4, 5], luck)
+        for i, position in enumerate((4, 5)):
+            noise = gumbel(torch.tensor([9]), torch.tensor([position]), torch.arange(4096))[0]
+            scores = z[i].double() / 0.5 + noise
+            assert torch.equal(found.scores[i], scores[found.tokens[i]])
+            assert found.best[i] == scores.max() == scores[found.winners[i]]
+            assert found.tokens[i].tolist() == z[i].topk(LEADERS).indices.tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 2**63 - 1),
+    width=st.sampled_from([3, 64, 65, 700, 4096]),
+    spread=st.sampled_from([0.0, 1.0, 3.0, 8.0]),
+    lanes=st.lists(
+        st.builds(
+            sampling,
+            temperature=st.sampled_from([0.05, 0.7, 1.0, 2.0, 100.0]),
+            seed=st.integers(0, 2**63 - 1),
+            top_k=st.sampled_from([0, 0, 1, 5, 100]),
+            top_p=st.sampled_from([1.0, 1.0, 0.5, 0.99]),
+            min_p=st.sampled_from([0.0, 0.0, 0.1]),
+        ),
+        min_size=1,
+        max_size=20,
+    ),
+    mask=st.sampled_from([None, 1]),
+)
+def test_a_host_draws_what_an_accelerator_does(seed, width, spread, lanes, mask):
+    """Whatever the lanes are filtered by, and whether lucky tokens are known or not."""
+    z = logits(len(lanes), width, spread, seed % 1000)
+    mine = [Lane(i, params, seed % 2**20 + i) for i, params in enumerate(lanes)]
+    expected = race(Field(z, mask), mine)
+    luck = LuckyTokens(width)
+    for known in ([], mine[::2]):
+        for lane in known:
+            luck.at(lane.seed, lane.position)
+        found = race_on_host(HostField(z, mask), mine, luck)
+        assert torch.equal(found.winners, expected.winners)
+        assert torch.equal(found.best, expected.best)
+        for i, lane in enumerate(mine):
+            alone = race_on_host(HostField(z[i : i + 1], mask), [Lane(0, lane.params, lane.position)], luck)
+            assert torch.equal(alone.winners, expected.winners[i : i + 1])
 
 
 def test_banned_tokens_never_win():
@@ -95,7 +132,8 @@ def test_the_mask_token_never_wins():
     z[:, 66] = 5.0
     params = [sampling(2.0)] * 50
     lanes = [Lane(i, params[i], i) for i in range(50)]
-    found = race(Field(z, 66), lanes, LuckyTokens(700)).winners
+    found = race(Field(z, 66), lanes).winners
+    assert torch.equal(race_on_host(HostField(z, 66), lanes, LuckyTokens(700)).winners, found)
     z[:, 66] = float("-inf")
     assert torch.equal(found, whole(z, params, list(range(50))))
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -41,8 +43,9 @@ class Field:
         self._blocks = self.z.view(len(z), self.z.shape[1] // BLOCK, BLOCK)
         self._maxima = self._blocks.amax(2)
         if mask is not None:
-            block = torch.full_like(self._every, mask // BLOCK)
-            self._maxima[:, mask // BLOCK] = self._read(self._every, block).amax(1)
+            block = self._blocks[:, mask // BLOCK].clone()
+            block[:, mask % BLOCK] = NEVER
+            self._maxima[:, mask // BLOCK] = block.amax(1)
 
     def first(self) -> tuple[Tensor, Tensor]:
         """Largest logit of each slot and the lowest token that has it, [S] each; NaN if any logit is NaN."""
@@ -79,21 +82,10 @@ class Field:
             z = self.z[first : last + 1] if last - first + 1 == len(some) else self.z[some]
             yield torch.sub(z, peak[:, None], out=room[: len(some)])
 
-    def at_least(self, slot: int, bound: float) -> Tensor:
-        """Tokens whose logit reaches the bound, with a little room for rounding, in rising order."""
-        bound -= 1e-5 * (1 + abs(bound))
-        blocks = (self._maxima[slot] >= bound).nonzero().squeeze(1)
-        which, inside = (self._blocks[slot, blocks] >= bound).nonzero().unbind(1)
-        return blocks[which] * BLOCK + inside
-
     def at(self, slots: Tensor, tokens: Tensor) -> Tensor:
         """Logits of tokens; `slots` and `tokens` broadcast."""
         values = self.z[slots, tokens]
         return values if self.mask is None else values.masked_fill_(tokens == self.mask, NEVER)
-
-    def ceilings(self, slots: Tensor, tokens: Tensor) -> Tensor:
-        """Upper bounds of `at`, which are closer at hand."""
-        return self._maxima[slots, tokens // BLOCK]
 
     def row(self, slot: int) -> Tensor:
         """A copy of one slot's logits, [V]."""
@@ -108,3 +100,69 @@ class Field:
         if self.mask is not None:
             values[..., self.mask % BLOCK].masked_fill_(blocks == self.mask // BLOCK, NEVER)
         return values
+
+
+class HostField(Field):
+    """The same on a CPU, where an operation on few numbers takes NumPy a fraction of PyTorch's time."""
+
+    def __init__(self, z: Tensor, mask: int | None) -> None:
+        super().__init__(z, mask)
+        self._rows: NDArray[np.floating] = self.z.numpy()
+        self._pieces: NDArray[np.floating] = self._blocks.numpy()
+        self._tops: NDArray[np.floating] = self._maxima.numpy()
+
+    def first(self) -> tuple[Tensor, Tensor]:
+        every = np.arange(len(self._tops))
+        block = self._tops.argmax(1)
+        inside = self._copies(every, block).argmax(1)
+        return torch.from_numpy(self._tops[every, block]), torch.from_numpy(block * BLOCK + inside)
+
+    def leaders(self, slots: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        values, tokens = self.leading(slots.tolist(), count)
+        return torch.from_numpy(values), torch.from_numpy(tokens)
+
+    def leading(self, slots: Sequence[int], count: int) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
+        """`leaders` as arrays."""
+        values, tokens = zip(*(self._leading(slot, count) for slot in slots), strict=True)
+        return np.stack(values), np.stack(tokens)
+
+    def _leading(self, slot: int, count: int) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
+        tops = self._tops[slot]
+        blocks = np.flatnonzero(tops >= _nth(tops, min(count, len(tops))))
+        values = self._copies(slot, blocks).ravel()
+        inside = np.flatnonzero(values >= _nth(values, count))
+        values = values[inside]
+        order = np.argsort(-values, kind="stable")[:count]
+        inside = inside[order]
+        return values[order], blocks[inside // BLOCK] * BLOCK + inside % BLOCK
+
+    def at_least(self, slot: int, bound: float) -> NDArray[np.int64]:
+        """Tokens whose logit reaches the bound, with a little room for rounding, in rising order."""
+        bound -= 1e-5 * (1 + abs(bound))
+        blocks = np.flatnonzero(self._tops[slot] >= bound)
+        which, inside = np.nonzero(self._copies(slot, blocks) >= bound)
+        return blocks[which] * BLOCK + inside
+
+    def of(self, slot: int, tokens: NDArray[np.int64]) -> NDArray[np.floating]:
+        """Logits of tokens [n] in one slot."""
+        values = self._rows[slot, tokens]
+        if self.mask is not None:
+            values[tokens == self.mask] = NEVER
+        return values
+
+    def _copies(self, slots: NDArray[np.int64] | int, blocks: NDArray[np.int64]) -> NDArray[np.floating]:
+        """`_read` as arrays."""
+        values = self._pieces[slots, blocks]
+        if self.mask is not None:
+            values[blocks == self.mask // BLOCK, self.mask % BLOCK] = NEVER
+        return values
+
+
+def field_of(z: Tensor, mask: int | None) -> Field:
+    """The field of logits [S, V], of the kind for their device."""
+    return (HostField if z.device.type == "cpu" else Field)(z, mask)
+
+
+def _nth(values: NDArray[np.floating], n: int) -> np.floating:
+    """The n-th largest."""
+    return np.partition(values, -n)[-n]

@@ -66,8 +66,8 @@ def gumbel_of(words: Tensor) -> Tensor:
 
     float64 holds k + ½ and 1 − w exactly, so w never rounds to 1; fp32 would.
     """
-    w = (words.double() + 0.5) * SCALE
-    return -torch.log(-torch.log1p(-w))
+    negative_w = words.double().add_(0.5).mul_(-SCALE)
+    return negative_w.log1p_().neg_().log_().neg_()
 
 
 def gumbel(seed: Tensor, position: Tensor, tokens: Tensor) -> Tensor:
@@ -80,10 +80,21 @@ def gumbel(seed: Tensor, position: Tensor, tokens: Tensor) -> Tensor:
     return gumbel_of(first_words(seed[:, None], position[:, None], tokens))
 
 
+def gumbel_array(
+    seed: NDArray[np.int64], position: NDArray[np.int64], tokens: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The same numbers of arrays that broadcast."""
+    # PyTorch's logarithm and NumPy's may differ in the last bit.
+    return gumbel_of(torch.from_numpy(_first_words(seed, position, tokens))).numpy()
+
+
 LUCK_WORD = 2**25
 """Tokens whose k lies below it, one in 128, are lucky."""
 LUCK = -math.log(-math.log1p(-(LUCK_WORD + 0.5) * SCALE))
 """G of the luckiest token that is not lucky, about 4.85."""
+
+Lucky = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""Lucky tokens in rising order and their noise, [n] each."""
 
 
 class LuckyTokens:
@@ -98,13 +109,13 @@ class LuckyTokens:
         self._tokens = torch.arange(vocabulary, device=device)
         self._room = torch.empty(5, vocabulary, dtype=torch.int64, device=device)
         self._positions = positions
-        self._known: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._known: dict[tuple[int, int], Lucky] = {}
 
     def __contains__(self, key: tuple[int, int]) -> bool:
         return key in self._known
 
-    def at(self, seed: int, position: int) -> tuple[Tensor, Tensor]:
-        """Lucky tokens in rising order, [n] int64, and their noise, [n] float64."""
+    def at(self, seed: int, position: int) -> Lucky:
+        """The lucky tokens of a position."""
         key = (seed, position)
         if key not in self._known:
             if len(self._known) >= self._positions:
@@ -112,10 +123,10 @@ class LuckyTokens:
             self._known[key] = self._find(seed, position)
         return self._known[key]
 
-    def _find(self, seed: int, position: int) -> tuple[Tensor, Tensor]:
+    def _find(self, seed: int, position: int) -> Lucky:
         words = vocabulary_words(seed, position, self._tokens, self._room)
         lucky = (words < LUCK_WORD).nonzero().squeeze(1)
-        return lucky, gumbel_of(words[lucky])
+        return lucky.cpu().numpy(), gumbel_of(words[lucky]).cpu().numpy()
 
 
 def vocabulary_words(seed: int, position: int, tokens: Tensor, room: Tensor) -> Tensor:

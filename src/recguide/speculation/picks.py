@@ -16,10 +16,10 @@ from torch.nn.functional import pad
 
 from recguide.core import CANDIDATES, RecGuideError, SamplingParams, Vocabulary
 from recguide.speculation.edits import edit, edits_logits, validate
-from recguide.speculation.field import Field, on_device
+from recguide.speculation.field import Field, HostField, field_of, on_device
 from recguide.speculation.grammar import Allowed
 from recguide.speculation.noise import LuckyTokens
-from recguide.speculation.race import Lane, Race, race
+from recguide.speculation.race import Lane, Race, race, race_on_host
 from recguide.speculation.statistics import Leading, draft_statistics, logprobs, masses, masses_and_entropy
 
 __all__ = ["BadLogits", "PickRow", "Picks", "logprobs", "pick", "validate"]
@@ -114,9 +114,10 @@ def pick(
     lanes = [Lane(i, row.params, positions[i]) for i, row in enumerate(owners) if row.params.temperature > 0]
     drawing: Race | None = None
     if lanes:
-        on_cpu = logits.device.type == "cpu"
-        drawing = race(edited.field, lanes, (luck or LuckyTokens(vocabulary.size)) if on_cpu else None)
-        tokens = tokens.index_copy(0, _slots(lanes, logits.device), drawing.winners)
+        drawing = _drawn(edited.field, lanes, luck, vocabulary)
+        tokens = drawing.winners
+        if len(lanes) < len(owners):
+            tokens = edited.tokens.index_copy(0, _slots(lanes, logits.device), tokens)
     none = torch.zeros_like(tokens, dtype=torch.float32)
     bad, candidates = torch.zeros_like(tokens, dtype=torch.bool), tokens.new_zeros(CANDIDATES, len(tokens))
     picks = Picks(tokens, none, none, candidates, none, none, bad)
@@ -143,7 +144,7 @@ class _Peaks:
 
     @staticmethod
     def of(logits: Tensor, vocabulary: Vocabulary) -> _Peaks:
-        field = Field(logits, vocabulary.mask)
+        field = field_of(logits, vocabulary.mask)
         return _Peaks(field, *field.first())
 
 
@@ -167,6 +168,12 @@ def _check(peaks: Tensor, rows: Sequence[PickRow]) -> None:
         return
     owners = [index for index, row in enumerate(rows) for _ in range(row.count)]
     raise BadLogits(sorted({owner for owner, fine in zip(owners, finite, strict=True) if not fine}))
+
+
+def _drawn(field: Field, lanes: Sequence[Lane], luck: LuckyTokens | None, vocabulary: Vocabulary) -> Race:
+    if isinstance(field, HostField):
+        return race_on_host(field, lanes, luck or LuckyTokens(vocabulary.size))
+    return race(field, lanes)
 
 
 def _certainty(
