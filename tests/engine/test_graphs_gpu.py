@@ -117,6 +117,17 @@ def test_a_graphs_logits_are_those_of_the_rows_alone(family, use, dtype):
     assert padded.isfinite().all()
 
 
+def test_an_engine_that_was_made_where_nothing_is_differentiated_runs_elsewhere():
+    """Threads differ in that, and tensors remember it: graphs that are captured late write them, too."""
+    with torch.inference_mode():
+        machine = Engine(model("llama"), str, EngineConfig(max_batch_tokens=512, max_running=4))
+    for _ in range(3):
+        prompts = [tuple(range(4, 21)) * 20, (5, 9, 7)]
+        wanted = SamplingParams(max_tokens=8, method="recguide", block_size=4)
+        found = [each.token_ids for each in fake.complete(machine, prompts, wanted)]
+        assert found == [one.token_ids for one in fake.complete(engine("llama"), prompts, wanted)]
+
+
 def test_an_adapter_that_changes_nothing_is_refused_at_the_start():
     config = tiny_config("llama", **SHAPE)
     adapter = tiny_adapter(config, mask_embedding=False, dtype=torch.float32).to(DEVICE)

@@ -103,6 +103,15 @@ def test_what_goes_on_from_a_known_beginning_is_read_in_one_piece(method):
                 assert_as_prefilled(machine, request.committed, pages)
 
 
+def test_an_engine_that_was_made_where_nothing_is_differentiated_runs_elsewhere():
+    """Threads differ in that, and tensors remember it."""
+    with torch.inference_mode():
+        machine = engine()
+    one(machine, TEXT, params())
+    prompt = (*TEXT[:17], 3)
+    assert one(machine, prompt, params()).token_ids == cold(prompt, params()).token_ids
+
+
 def assert_as_prefilled(machine, tokens, pages):
     fresh = Engine(model("llama"), decode, EngineConfig(page_size=PAGE, kv_cache_tokens=512)).runner
     table = list(range(len(pages)))

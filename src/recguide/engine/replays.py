@@ -184,6 +184,7 @@ class Replays:
         self._graphs[bucket] = Graph(graph, _borrowed(logits), words)
         return self._graphs[bucket]
 
+    @torch.inference_mode()  # where the engine may have been made
     def _bring(self, size: int) -> None:
         """Copies so many bytes of what was sent to the device."""
         self._input[:size].copy_(self._sent[:size], non_blocking=True)

@@ -27,6 +27,7 @@ class KVCache:
         self.keys, self.values = self.both.unbind(1)
         self.rows = self.both.flatten(3).flatten(1, 2).unbind(0)
 
+    @torch.inference_mode()
     def copy(self, pages: Sequence[int], start: int) -> None:
         """Copies what `pages` hold to as many others, which follow one another from page `start` on."""
         index = torch.tensor(pages, device=self.shape.device)
