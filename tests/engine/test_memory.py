@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import contextmanager
 
 import pytest
 import torch
+from tests.engine.device import padded_engine
 from tests.fake import FakeBackbone, Script, complete, decode
 
 from recguide.core import KVShape, ParameterError, SamplingParams
 from recguide.engine.engine import Engine, EngineConfig
 from recguide.engine.memory import GIB, Device, plan_memory
+from recguide.engine.rooms import Limits
+from recguide.engine.runner import Runner
+from recguide.speculation.slots import torch_picker
 
 SHAPE = KVShape(36, 8, 128, torch.bfloat16, torch.device("cpu"))
 PAGE = 64
@@ -67,16 +72,35 @@ def test_an_engine_says_its_plan_when_it_starts(caplog):
     assert Engine(FakeBackbone(script), decode, EngineConfig()).memory.kv_tokens == 32_768
 
 
-def test_a_dropped_engine_gives_its_cache_back_at_once():
-    """Not with the next garbage collection, which knows nothing of gigabytes."""
-    script = Script((200, 1, 2), (3, 4, 5))
-    machine = Engine(FakeBackbone(script), decode, EngineConfig())
-    complete(machine, [script.prompt, script.prompt], SamplingParams(max_tokens=20, block_size=8))
-    cache = weakref.ref(machine.runner._cache)
+@contextmanager
+def no_collection():
+    """Memory comes back at once, not with the next collection, which knows nothing of gigabytes."""
     gc.collect()
     gc.disable()
     try:
-        del machine
-        assert cache() is None
+        yield
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("make", [lambda *given: Engine(*given, EngineConfig()), padded_engine])
+def test_a_dropped_engine_gives_its_cache_back_at_once(make):
+    script = Script((200, 1, 2), (3, 4, 5))
+    machine = make(FakeBackbone(script), decode)
+    complete(machine, [script.prompt, script.prompt], SamplingParams(max_tokens=20, block_size=8))
+    cache = weakref.ref(machine.runner._cache)
+    machine.runner._replays = None  # what stands in for graphs holds the runner
+    with no_collection():
+        del machine
+        assert cache() is None
+
+
+def test_graphs_do_not_hold_the_cache_of_a_dropped_runner(monkeypatch):
+    monkeypatch.setattr("recguide.engine.runner.Replays", lambda *given: given)
+    backbone = FakeBackbone(Script((200, 1, 2), (3, 4, 5)))
+    limits = Limits(tokens=16, requests=2, length=64)
+    runner = Runner(backbone, pages=2, page_size=4, picker=torch_picker(backbone.vocabulary), graphs=limits)
+    cache = weakref.ref(runner._cache)
+    with no_collection():
+        del runner
+        assert cache() is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from recguide.attention.packing import Flat, Tables, pack
 from recguide.attention.recent import RecentWork, WorkLists
 from recguide.core import AdapterUse, Backbone, PackedBatch, RecGuideError, Row
-from recguide.engine.backends import attention_for
+from recguide.engine.backends import Attention, attention_for
 from recguide.engine.buckets import Bucket, Buckets
 from recguide.engine.docket import BY_HOST, Docket, docket_of
 from recguide.engine.flight import Flight, Forward, Landed, Ready
@@ -67,14 +68,17 @@ class Runner:
         self._cache = KVCache(shape, pages, page_size)
         # Without a picker forwards run when they land, so none runs while requests get their pages.
         self.copy_pages = self._cache.copy if picker is None else None
-        self._attention = attention_for(self._cache, backbone.heads, exact=exact)
+        self._attention = attention = attention_for(self._cache, backbone.heads, exact=exact)
+        # What graphs call does not hold the runner, which holds them: else a dropped engine would keep its
+        # memory until the next collection of cyclic garbage, which is seldom.
+        self._run = run = partial(_settled, backbone, attention, picker)
         self._landings = Landings(shape.device)
         self._recent = RecentWork()
         self._replays: Replays | None = None
         if graphs is not None:
             self._replays = Replays(
-                lambda inputs: self._run(inputs, inputs.batch),
-                lambda bucket: bucket_room(bucket, graphs, self._attention, page_size),
+                lambda inputs: run(inputs, inputs.batch),
+                lambda bucket: bucket_room(bucket, graphs, attention, page_size),
                 Buckets(graphs.tokens, adapter_uses(backbone)),
                 self._landings,
                 shape.device,
@@ -217,18 +221,6 @@ class Runner:
             ready if ready.steps else None,
         )
 
-    @torch.inference_mode()
-    def _run(self, inputs: Inputs, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-        """A forward over filled inputs: its logits, and the words of its output."""
-        assert self._picker is not None, "without one the host picks"
-        inputs.place()
-        logits = self.backbone.forward(batch, self._attention.plan(batch))
-        picks = self._picker(logits, inputs.slots)
-        words = inputs.room.settle.output_words(inputs.room.batch.wanted)
-        output = torch.empty(words, dtype=torch.int32, device=self._device)
-        settle_step(picks, inputs.settle, output)
-        return logits, output
-
     def refresh(self) -> None:
         """Does beforehand, while a forward runs, what the next ones would soon have to wait for."""
         self._recent.refresh()
@@ -336,6 +328,21 @@ class Runner:
 
 def adapter_uses(backbone: Backbone) -> tuple[AdapterUse, ...]:
     return tuple(AdapterUse) if backbone.adapted else (AdapterUse.NONE,)
+
+
+@torch.inference_mode()
+def _settled(
+    backbone: Backbone, attention: Attention, picker: Picker | None, inputs: Inputs, batch: PackedBatch
+) -> tuple[Tensor, Tensor]:
+    """A forward over filled inputs: its logits, and the words of its output."""
+    assert picker is not None, "without one the host picks"
+    inputs.place()
+    logits = backbone.forward(batch, attention.plan(batch))
+    picks = picker(logits, inputs.slots)
+    words = inputs.room.settle.output_words(inputs.room.batch.wanted)
+    output = torch.empty(words, dtype=torch.int32, device=logits.device)
+    settle_step(picks, inputs.settle, output)
+    return logits, output
 
 
 def _nothing() -> None: ...
