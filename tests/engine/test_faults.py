@@ -133,6 +133,16 @@ def test_decoding_without_memory_ends_one_after_another_until_it_fits(make):
     assert_idle(machine)
 
 
+def test_what_a_forward_had_begun_that_found_no_memory_is_over_before_the_next(monkeypatch):
+    """It may still be reading the memory that the next one is filled into."""
+    runner, done = host_engine(FakeBackbone(*SCRIPTS), decode).runner, list[str]()
+    runner._device = torch.device("cuda")
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, name=name: done.append(name))
+    runner.tidy()
+    assert done == ["synchronize", "empty_cache"]
+
+
 # --- anything else ------------------------------------------------------------------------------------------
 
 

@@ -226,8 +226,12 @@ class Runner:
         self._recent.refresh()
 
     def tidy(self) -> None:
-        """Gives back device memory that is held and not in use."""
+        """Gives back device memory that is held and not in use.
+
+        What a forward had begun that failed is over then, so that the next may be filled in.
+        """
         if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
 
     # --- graphs ---------------------------------------------------------------------------------------------
