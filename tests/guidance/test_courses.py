@@ -12,10 +12,11 @@ from tests.guidance.worlds import EVIDENCE, clock, table, view
 from recguide.guidance.batching import ragged
 from recguide.guidance.courses import GRANTED, MEMORY, RETRIED, Course, Courses
 from recguide.guidance.fixed import Fixed
-from recguide.guidance.host import LEAST, Host, HostClock, Kind
+from recguide.guidance.host import FORGOTTEN, LEAST, WINDOW, Host, HostClock, Kind
 from recguide.guidance.load import Load
-from recguide.guidance.price import Price
+from recguide.guidance.price import RUN, Price
 from recguide.guidance.simulation import simulate
+from recguide.guidance.view import Branches, Plan
 
 
 def told(courses, course, share, tokens, requests=1):
@@ -95,3 +96,19 @@ def test_a_plan_says_what_it_was_chosen_among():
     for _ in range(LEAST):
         worthless._host.add(4, 5.0, 15.0, 10.0, Kind.DRAFTS)
     assert worthless.decide(view(4)).course is Course.PLAIN
+
+
+def test_plain_steps_that_are_booked_together_count_one_by_one():
+    policy, seen = Price(table(0.05), clock()), view(1)
+    ones = np.ones(1, np.int64)
+    plan = Plan(0 * ones, ones, Branches.none(), rate=0.25, course=Course.PLAIN)
+    for _ in range(WINDOW):
+        policy._host.add(1, 4.0, 6.0, 2.0, Kind.BRANCHES)
+    for _ in range(1 + 3 * RUN):
+        policy.timed(seen, plan, 4.0, 0.1)
+    booked = policy._courses._kept[0, Course.PLAIN]
+    assert (booked.said, booked.made) == pytest.approx((1 + 3 * RUN, 1 + 3 * RUN), rel=0.01)
+    assert policy._host.fork_ms(1) == pytest.approx(2.0)
+    for _ in range(FORGOTTEN - 3 * RUN):
+        policy.timed(seen, plan, 4.0, 0.1)
+    assert policy._host.fork_ms(1) == 0.0

@@ -100,10 +100,11 @@ class HostClock:
         kind: Kind,
         *,
         late: bool = False,
+        steps: int = 1,
     ) -> None:
         """A step took `step_ms` from the landing before it to its own, its forward by the table so much, and
         for `waited_ms` the device had nothing to do; if the host was `late`, as long as its forward should
-        have been over, too."""
+        have been over, too. It is the last of so many `steps` alike, of which the others are not told."""
         if late and self._unit is not None:
             waited_ms = max(waited_ms, step_ms - self._unit * forward_ms)
         elif self._ratios is not None:
@@ -112,7 +113,7 @@ class HostClock:
         if self._unit is not None:
             windows, bucket = self._kinds[kind], bucket_of(requests)
             if kind is not _BRANCHES:
-                self._forget(bucket)
+                self._forget(bucket, steps)
             window = windows.get(bucket)
             if window is None:
                 window = windows[bucket] = _Window(_least(kind))
@@ -150,11 +151,11 @@ class HostClock:
         """What a step takes longer again because it has branches."""
         return max(0.0, self.ms(requests, Kind.BRANCHES) - self.ms(requests, Kind.DRAFTS))
 
-    def _forget(self, bucket: int) -> None:
+    def _forget(self, bucket: int, steps: int) -> None:
         """Probes tell what drafts cost by now; branches are tried again after a while."""
         branches = self._kinds[_BRANCHES].get(bucket)
         if branches is not None:
-            branches.idle += 1
+            branches.idle += steps
             if branches.idle >= FORGOTTEN:
                 del self._kinds[_BRANCHES][bucket]
                 self._said.clear()

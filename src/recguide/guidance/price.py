@@ -130,7 +130,7 @@ class Price:
             if self._steps % RUN != 1:
                 return
             self._beliefs.refresh()
-        self._host.add(len(view), forward, ms, waited_ms, kind, late=late)
+        self._host.add(len(view), forward, ms, waited_ms, kind, late=late, steps=len(self._run))
         self._book(view, plan, forward + self._host.ms(len(view), kind))
 
     def _book(self, view: View, plan: Plan, expected_ms: float) -> None:
