@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from tests.tiny import CPU, causal_mask, dense_attend, tiny_adapter, tiny_config
@@ -49,6 +51,20 @@ def test_kernels_and_pytorch_agree(ops, use):
         for decoder in (plain, kernels)
     ]
     assert (found[0] - found[1]).abs().max() < 1e-4 * found[0].abs().max()
+
+
+def test_nothing_is_held_of_a_forward_that_is_over():
+    decoder = Decoder(CONFIG, torch.float32, CPU)
+    decoder.randomise(0)
+    tokens, made = torch.arange(7), []
+    project = decoder.ops.project
+    decoder.ops.project = lambda *given: made.append(project(*given)) or made[-1]
+    hidden = decoder.hidden(tokens, tokens, dense_attend(causal_mask(7)))
+    assert len({each.data_ptr() for each in made}) == 1
+    whole = weakref.ref(made[0])
+    made.clear()
+    decoder.logits(hidden)
+    assert whole() is None
 
 
 def test_a_cpu_computes_with_pytorch_and_promises_no_exactness():

@@ -36,7 +36,8 @@ class _Room:
 class TorchOps:
     """`Ops` for models of one width, dtype and device.
 
-    What `project` and `gated` return is valid until the same is asked for in the next layer.
+    What `project` and `gated` return is valid until the same is asked for in the next layer, so one forward
+    runs at a time.
     """
 
     folds = False
@@ -64,6 +65,7 @@ class TorchOps:
         return x, self.norm(x, norm)
 
     def logits(self, hidden: Tensor, head: Tensor) -> Tensor:
+        self._rooms.clear()  # else an idle engine would hold what a long prompt took
         return head_logits(hidden, head)
 
     def _product(self, x: Tensor, matrix: Tensor, delta: Delta | None, on: Touched) -> _Room:
