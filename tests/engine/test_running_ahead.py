@@ -159,6 +159,31 @@ def test_rounds_with_branches_of_shapes_that_have_been_met_are_not_laid_out_agai
     assert all(flight.plan[0].layout.branches for flight in flights)
 
 
+def test_shapes_stand_where_a_draft_is_verified_before_it_has_landed():
+    machine = padded_engine(model("llama"), test_equality.decode, limits=SMALL)
+    go, placed = machine._standing.go, machine.runner.placed
+    late, started = [], 0
+
+    def place(ready, prefix):
+        late.append(prefix)
+        return placed(ready, prefix)
+
+    def go_and_note(decisions):
+        nonlocal started
+        late.clear()
+        flight = go(decisions)
+        if flight is not None and decisions[0].layout.phase is Phase.DRAFT:
+            started += 1
+            assert not late
+        return flight
+
+    machine.runner.placed, machine._standing.go = place, go_and_note
+    params = SamplingParams(max_tokens=80, ignore_eos=True, method="recguide", block_size=3)
+    machine.add((4, 5, 6), params)
+    run(machine)
+    assert started > 2
+
+
 def test_of_a_draft_that_reaches_past_the_cap_no_more_than_the_seed_is_verified_and_it_is_told_as_a_round():
     """Its block is as long as if half of the block before had passed, and all of it has."""
     told = []
