@@ -25,6 +25,8 @@ Progress = Callable[[int, int], None]
 class LLM:
     """A model that drafts and verifies for itself.
 
+    Once there is one, Python collects cyclic garbage seldom in this process (`engine.collecting`).
+
     Args:
         model: a folder, a Hugging Face id, `smollm2-135m`, or a loaded model.
         adapter: draft adapter; "auto" takes the one that belongs to the model, None runs without.
