@@ -96,6 +96,22 @@ def test_a_verification_counts_by_how_likely_it_is_to_pass(full):
     assert ahead(policy, seen).block.tolist() != ahead(policy, other).block.tolist()
 
 
+@pytest.mark.parametrize("few", [False, True])
+def test_whether_a_block_passes_is_asked_of_the_state_that_it_was_drafted_in(few):
+    """After plain decoding no draft fails here; behind a block that failed in part most do."""
+    policy = Price(table(hazards=[0.1, 1e-6, *(0.5, 0.02) * 4]), clock())
+    beliefs, market = policy._beliefs, bare(policy, view(4, previous=16))
+
+    def begun(seen):
+        if few:
+            return solve_ahead_few(seen, beliefs.cell(seen).tolist(), beliefs, market, policy._clock).block
+        return solve_ahead(seen, beliefs, market, policy._clock.of_step(seen)).block
+
+    seen = blind(view(4, previous=1, margins=np.full((4, 16), 0.9)), verifying=16)
+    passed, failed = (begun(blind(view(4, previous=16, full=full))) for full in (True, False))
+    assert begun(seen).tolist() == passed.tolist() != failed.tolist()
+
+
 def test_what_is_known_behind_a_plan():
     seen = view(3, draft=(0, 0, 8), margin=np.full((3, 8), 0.7), remaining=(9, 9, 5), previous=8, full=True)
     plan = replace(Fixed(4).decide(seen), block=np.array([4, 0, 0]), verified=np.array([0, 1, 5]))
