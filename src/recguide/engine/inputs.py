@@ -1,6 +1,7 @@
 """The input of one forward: arrays that the host fills, and the tables that the device reads.
 
-All lie in one buffer. On a CPU both are the same memory; to a GPU one copy brings what is filled.
+All lie in one buffer. On a CPU both are the same memory; to a GPU one copy brings it, which a graph begins
+with.
 """
 
 from __future__ import annotations
