@@ -104,14 +104,15 @@ def _structure(forms: tuple[_Form, ...]) -> Structure:
     packed = np.argsort(touched.astype(np.int8) - writes, kind="stable")
     packed_lengths = length[packed]
     ends = packed_lengths.cumsum(dtype=np.int32)
+    begins = ends - packed_lengths
     starts = np.empty_like(ends)
-    starts[packed] = ends - packed_lengths
+    starts[packed] = begins
     tokens = int(ends[-1])
     request = np.array(requests, np.int32)
     facts = np.empty((3, tokens), np.int32)
     facts[0] = np.arange(len(forms)).repeat(packed_lengths)
     facts[1] = request[packed].repeat(packed_lengths)
-    facts[2] = np.arange(tokens) - (ends - packed_lengths).repeat(packed_lengths)
+    facts[2] = np.arange(tokens) - begins.repeat(packed_lengths)
     masked_row, masked_slot = _slots(masked, length, "has a mask slot")
     wanted_row, wanted_slot = _slots(wanted, length, "wants a slot")
     return Structure(
@@ -119,7 +120,7 @@ def _structure(forms: tuple[_Form, ...]) -> Structure:
         in_turn=bool((packed[:-1] < packed[1:]).all()),
         first_rows=np.array(sorted({first for first, _, _ in bounds})),
         first_tokens=starts,
-        row_starts=tuple((ends - packed_lengths).tolist()),
+        row_starts=tuple(begins.tolist()),
         requests=request[packed],
         causal=writes[packed],
         lengths=packed_lengths,

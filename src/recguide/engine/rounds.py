@@ -203,8 +203,6 @@ def _masked_again(draft: Draft, row: Row) -> Draft:
 
 def _fill(draft: Draft, row: Row, said: Slots, branch: BranchKind | None = None) -> Draft:
     """The draft, complete, with the picks of the row's wanted slots and their statistics."""
-    if len(said.tokens) == len(row.tokens) - 1 == len(row.masked):
-        return _filled(draft, said, branch)
     tokens, margins = draft.tokens, draft.margins
     (best, second), (best_said, second_said) = draft.candidates, said.candidates
     likely, at = draft.likely or margins, 0
@@ -217,19 +215,6 @@ def _fill(draft: Draft, row: Row, said: Slots, branch: BranchKind | None = None)
         likely = (*likely[:first], *said.p1[at:to], *likely[end:])
         at = to
     return Draft(tokens, margins, (best, second), (), branch, likely)
-
-
-def _filled(draft: Draft, said: Slots, branch: BranchKind | None) -> Draft:
-    """The same where nothing but slot 0 was known."""
-    best, second = said.candidates
-    return Draft(
-        (draft.tokens[0], *said.tokens),
-        (1.0, *said.margins),
-        ((0, *best), (0, *second)),
-        (),
-        branch,
-        (1.0, *said.p1),
-    )
 
 
 def _verdict(layout: Layout, spans: Sequence[slice], settled: Settled, answers: Answers) -> Verdict:

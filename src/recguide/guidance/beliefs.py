@@ -100,12 +100,8 @@ class Beliefs:
         rows = view.draft.nonzero()[0]
         draft = view.draft.take(rows)
         width = int(draft.max(initial=1))
-        at = np.minimum(self._blocks.searchsorted(draft), len(self._blocks) - 1)
-        # `take` is quicker than an index.
         place = self._bins.of(view.margins.take(rows, axis=0)[:, :width])
-        odds = self._likely.take(at * self.table.cells + cell.take(rows), axis=0)[:, :width]
-        odds *= np.array(self._given_odds()).take(at)[:, None]
-        odds *= self._ratio.take(place)
+        odds = self._odds_of_failing(draft, cell.take(rows), place)
         passing = odds + 1
         np.reciprocal(passing, out=passing)
         odds *= passing  # which is the probability of failing now
@@ -115,13 +111,20 @@ class Beliefs:
 
     def passing(self, view: View) -> Floats:
         """[R] probability that the blocks pass which a blind view's requests verify, all of whom do."""
-        at = np.minimum(self._blocks.searchsorted(view.verifying), len(self._blocks) - 1)
         width = int(view.verifying.max())
-        odds = self._likely.take(at * self.table.cells + self.cell(view), axis=0)[:, :width]
-        odds *= np.array(self._given_odds()).take(at)[:, None]
-        odds *= self._ratio.take(self._bins.of(view.margins[:, :width]))
+        place = self._bins.of(view.margins[:, :width])
+        odds = self._odds_of_failing(view.verifying, self.cell(view), place)
         odds *= np.arange(width) < view.verifying[:, None]
         return np.multiply.reduce(1 / (1 + odds), axis=1)
+
+    def _odds_of_failing(self, draft: Ints, cell: Ints, place: Ints) -> Floats:
+        """[D, W] of drafts of so many slots, with margins in these bins [D, W]."""
+        at = np.minimum(self._blocks.searchsorted(draft), len(self._blocks) - 1)
+        # `take` is quicker than an index.
+        odds = self._likely.take(at * self.table.cells + cell, axis=0)[:, : place.shape[1]]
+        odds *= np.array(self._given_odds()).take(at)[:, None]
+        odds *= self._ratio.take(place)
+        return odds
 
     def slots(
         self, draft: int, cell: int, margins: Sequence[float]

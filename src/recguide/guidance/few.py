@@ -6,7 +6,7 @@ per token, another order may be chosen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -59,8 +59,7 @@ def solve_few(
         else:
             options, steps = one.quote.begin_near(one.left)
             items.append(options)
-            weight = 1 + market.ratio * one.prefix
-            found += [(gain / (n * weight), n, gain, one.prefix, row, None) for n, gain in steps]
+            found += _increments(steps, one.prefix, row, market.ratio)
     found.sort(key=itemgetter(0), reverse=True)
     taken, opened = [0] * len(ones), list[list[Open]]([] for _ in ones)
     base = _Base(view.tokens + len(ones), view.pairs + sum([one.prefix for one in ones]), view.most)
@@ -95,8 +94,7 @@ def solve_ahead_few(
         token, worth = _behind(view, row, place, verifying, beliefs, market)
         options, steps = beliefs.options.hull(token, 0.0, worth, left)
         items.append(options)
-        weight = 1 + market.ratio * prefix
-        found += [(gain / (n * weight), n, gain, prefix, row, None) for n, gain in steps]
+        found += _increments(steps, prefix, row, market.ratio)
     found.sort(key=itemgetter(0), reverse=True)
     taken = [0] * len(items)
     base = _Base(tokens, pairs, view.most)
@@ -113,6 +111,12 @@ def solve_ahead_few(
         market.rate,
         market.course,
     )
+
+
+def _increments(steps: Iterable[tuple[int, float]], prefix: int, row: int, ratio: float) -> list[_Found]:
+    """Of a request that begins anew, along its hull."""
+    weight = 1 + ratio * prefix
+    return [(gain / (n * weight), n, gain, prefix, row, None) for n, gain in steps]
 
 
 def _behind(
