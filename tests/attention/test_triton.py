@@ -223,6 +223,14 @@ def test_tuning_changes_no_result(tuning):
     check(VERIFY, TABLES, 16, tuning=tuning)
 
 
+def test_forwards_of_one_tile_leave_room_for_the_next_kernel():
+    cache = KVCache(KVShape(1, 2, 16, torch.float32, torch.device("cpu")), 4, 16)
+    attention = TritonAttention(cache, 4, tuning=Tuning(rows=64, keys=32, resident=3, one_resident=1))
+    one, more = attention.tiling(32), attention.tiling(33)  # two query heads share a key head
+    assert 3 * one.programs == more.programs
+    assert (one.resident, more.resident) == (1, 3)
+
+
 def test_one_token_alone():
     check([Row(0, 0, (1,), True)], [[0]], 16, tuning=SMALL)
     check([Row(0, 0, (1,), False)], [[]], 16, tuning=SMALL)

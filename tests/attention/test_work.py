@@ -213,6 +213,18 @@ def test_programs_share_multiprocessors_where_there_is_much_to_do(mix, busy):
     assert least <= len({program for program, _ in items_of(listed, tiling_of())}) <= most
 
 
+@pytest.mark.parametrize("prefix", [63, 300, 1024, 5000])
+def test_the_last_blocks_of_a_tile_are_shared_out_as_if_there_were_more_of_them(prefix):
+    rows = [Row(0, prefix, (0,) * 16, causal=True), Row(0, prefix, (0,) * 16, causal=False, stem=16)]
+    tiling = tiling_of(programs=64)
+    _, listed = work_list(RowColumns.of(rows), tiling)
+    items = [item for _, item in items_of(listed, tiling)]
+    sizes = {item[work.BEGIN]: item[work.END] - item[work.BEGIN] for item in items}
+    assert min(sizes.values()) > 0
+    assert sizes[max(sizes)] <= sizes[0]  # the first piece has no masked keys
+    assert sizes[max(sizes)] < sizes[0] or sizes[0] < 3
+
+
 def test_one_token_with_a_short_prefix_occupies_the_device():
     _, listed = work_list(RowColumns.of([Row(0, 1024, (1,), True)]), tiling_of(grain=1))
     assert len({program for program, _ in items_of(listed, tiling_of())}) >= 132

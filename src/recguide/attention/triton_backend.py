@@ -50,10 +50,10 @@ class Tuning:
         keys: keys of a block.
         whole: whether blocks that lie in one page, as they do if `keys` divides its size, are loaded whole by
             the tensor memory accelerator (never in exact mode).
-        ahead, few_ahead: blocks that are fetched before they are needed; `few_ahead` if all rows of the batch
-            fit into 16.
+        ahead, one_ahead, few_ahead: blocks that are fetched before they are needed; `one_ahead` if all tokens of
+            the batch fit into one tile, `few_ahead` if all of its query rows fit into 16.
         warps: of a program of the attention kernel.
-        resident: programs of the attention kernel for each multiprocessor, at most.
+        resident, one_resident: programs of the attention kernel for each multiprocessor, at most, likewise.
         grain, few_grain: blocks of an item at least where a tile is split, likewise.
         heads_at_once: heads that one program of the first kernel rotates.
         merge_rows: query rows that a program merges at a time.
@@ -66,9 +66,11 @@ class Tuning:
     keys: int = 64
     whole: bool = True
     ahead: int = 2
+    one_ahead: int = 3
     few_ahead: int = 1
     warps: int = 4
     resident: int = 2
+    one_resident: int = 1
     grain: int = 2
     few_grain: int = 1
     heads_at_once: int = 8
@@ -76,11 +78,11 @@ class Tuning:
     pdl_to: int = 256
 
 
-FLOAT32 = Tuning(rows=16, few=False, keys=32, ahead=1)
+FLOAT32 = Tuning(rows=16, few=False, keys=32, ahead=1, one_ahead=1)
 """Float32 products go without tensor cores, in registers."""
 NARROW = Tuning(keys=32)
 """For a head_dim up to 64: smaller blocks are as quick to load, and spread more evenly."""
-EXACT = Tuning(ahead=1)
+EXACT = Tuning(ahead=1, one_ahead=1)
 """Results of a block of their own leave less shared memory."""
 
 
@@ -93,7 +95,7 @@ class TritonAttention:
         exact: whether a causal token's result is the same to the last bit whatever else runs beside it,
             wherever its row begins and however the work is split.
         tuning: see there.
-        programs: programs side by side; None for the tuning's number on each multiprocessor.
+        programs: programs side by side, at most; None for the tuning's number on each multiprocessor.
 
     Raises RecGuideError for a cache that the kernels do not cover.
     """
@@ -120,9 +122,9 @@ class TritonAttention:
         self._share = heads // shape.kv_heads
         self._tile_rows = max(self._tuning.rows, 1 << (self._share - 1).bit_length())
         self._processors = _processors(shape.device)
-        self._programs = programs or self._tuning.resident * self._processors
+        self._most = programs or self._tuning.resident * self._processors
         # A program leaves at most two parts of tiles, but exact mode keeps the blocks of a part.
-        self._partial_rows = 2 * self._programs * self._tile_rows * (8 if exact else 1)
+        self._partial_rows = 2 * self._most * self._tile_rows * (8 if exact else 1)
         device = shape.device
         self._mix = torch.empty(self._partial_rows, shape.head_dim, dtype=torch.float32, device=device)
         self._peak = torch.empty(self._partial_rows, dtype=torch.float32, device=device)
@@ -135,8 +137,8 @@ class TritonAttention:
             kv_heads=self._cache.shape.kv_heads,
             rows=self._tile_rows,
             keys=self._tuning.keys,
-            programs=self._programs,
-            resident=self._tuning.resident,
+            programs=self._programs(tokens),
+            resident=self._resident(tokens),
             grain=self._tuning.few_grain if self._few(tokens) else self._tuning.grain,
             exact=self._exact,
             partial_rows=self._partial_rows,
@@ -156,15 +158,17 @@ class TritonAttention:
             **launched,
         }  # fmt: skip
         groups = -(-min(rows, tokens * self._share) // tuning.merge_rows)
-        merge_units = min(self._programs, tokens * shape.kv_heads) * groups
-        ahead = tuning.few_ahead if self._few(tokens) else tuning.ahead
+        programs = self._programs(tokens)
+        merge_units = min(programs, tokens * shape.kv_heads) * groups
+        ahead = tuning.one_ahead if self._fit_into_one(tokens) else tuning.ahead
+        ahead = tuning.few_ahead if self._few(tokens) else ahead
 
         def attend(layer: int, qkv: Tensor, rotation: Turn) -> Tensor:
             keys, values = self._layers[layer]
             self._turn(batch, qkv, rotation, keys, values, launched)
             # The product that reads it takes blocks of rows, and is slow where they end past the memory.
             out = qkv.new_empty(-(-tokens // BLOCK) * BLOCK, self._heads * shape.head_dim)[:tokens]
-            _attend[(self._programs,)](
+            _attend[(programs,)](
                 qkv, keys, values, out, self._mix, self._peak, self._total,
                 batch.work, batch.order, batch.block_tables, batch.block_tables.stride(0),
                 *self._blocks[layer],
@@ -173,7 +177,7 @@ class TritonAttention:
                 num_warps=tuning.warps, **constants,
             )  # fmt: skip
             _merge[(min(merge_units, 4 * self._processors),)](
-                out, self._mix, self._peak, self._total, batch.work, batch.order, self._programs,
+                out, self._mix, self._peak, self._total, batch.work, batch.order, programs,
                 GROUP=tuning.merge_rows, AT_ONCE=self._parts(tokens), num_warps=4, **constants,
             )  # fmt: skip
             return out
@@ -208,7 +212,20 @@ class TritonAttention:
     def _parts(self, tokens: int) -> int:
         """Into how many parts a tile is cut if the tokens are of one request, up to a power of two."""
         tiles = -(-tokens * self._share // self._tile_rows) * self._cache.shape.kv_heads
-        return min(16, max(2, 1 << (self._programs // self._tuning.resident // tiles - 1).bit_length()))
+        alone = self._programs(tokens) // self._resident(tokens)
+        return min(16, max(2, 1 << (alone // tiles - 1).bit_length()))
+
+    def _programs(self, tokens: int) -> int:
+        return min(self._most, self._resident(tokens) * self._processors)
+
+    def _resident(self, tokens: int) -> int:
+        """Programs for each multiprocessor. Where all is one tile for each head they have so little to do that
+        a second one only takes the place of kernels that could start early."""
+        return self._tuning.one_resident if self._fit_into_one(tokens) else self._tuning.resident
+
+    def _fit_into_one(self, tokens: int) -> bool:
+        """Whether all query rows of a key/value head fit into one tile, if they are of one request."""
+        return tokens * self._share <= self._tile_rows
 
     def _few(self, tokens: int) -> bool:
         """Whether all query rows of a key/value head fit into the smallest product."""

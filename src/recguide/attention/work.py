@@ -57,6 +57,8 @@ SNAP = 16
 """A tile is not split to even out less than 1 / SNAP of a program's load."""
 START = 2
 """What it costs to begin a tile, in blocks."""
+MASKED = 2
+"""Last blocks of a tile that cost twice what others do, where it is cut evenly: their keys are masked."""
 WORTH = 4
 """Blocks for each program from which on several of them share a multiprocessor. With less to do, fewer and
 larger items are better: what is split has to be merged."""
@@ -316,11 +318,18 @@ def _cut(blocks: Ints, tiling: Tiling, programs: int) -> _Cut:
 
 
 def _even(blocks: Ints, pieces: Ints) -> _Cut:
-    """Each tile in equal pieces, a program for each piece."""
+    """Each tile in pieces of equal cost, a program for each piece."""
     tile = np.arange(len(blocks)).repeat(pieces)
     size, count = blocks[tile], pieces[tile]
     nth = np.arange(len(tile), dtype=np.int32) - _before(pieces)[tile]
-    return _Cut(tile, nth * size // count, (nth + 1) * size // count, pieces, None)
+    plain = np.maximum(0, size - MASKED)
+    cost = 2 * size - plain
+
+    def bound(piece: Ints) -> Ints:
+        spent = piece * cost // count
+        return np.minimum(spent, (spent + plain) // 2).clip(piece, size - count + piece)
+
+    return _Cut(tile, bound(nth), bound(nth + 1), pieces, None)
 
 
 def _stream(blocks: Ints, begins: Ints, total: int, programs: int, grain: int) -> tuple[Ints, Ints]:

@@ -94,7 +94,10 @@ def attend(
         item_ptr = work_ptr + following * FIELDS
         more = following > 0
     if PDL:
-        gdc_wait()  # by idle programs too: the end of this kernel is then the end of those before it
+        # The end of this kernel has to be the end of those before it, for which one program is enough; idle
+        # ones make room for those of the next kernel.
+        if tl.program_id(0) == 0:
+            gdc_wait()
 
 
 @triton.jit

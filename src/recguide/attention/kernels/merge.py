@@ -56,7 +56,8 @@ def merge(
                     KV_HEADS, SHARE, DIM, GROUP, AT_ONCE, EXACT, PDL)
         # fmt: on
     if PDL:
-        gdc_wait()  # by idle programs too: the end of this kernel is then the end of those before it
+        if tl.program_id(0) == 0:
+            gdc_wait()  # whatever it had to do: the end of this kernel is then the end of those before it
 
 
 @triton.jit
