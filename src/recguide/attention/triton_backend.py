@@ -50,8 +50,8 @@ class Tuning:
         keys: keys of a block.
         whole: whether blocks that lie in one page, as they do if `keys` divides its size, are loaded whole by
             the tensor memory accelerator (never in exact mode).
-        ahead, one_ahead, few_ahead: blocks that are fetched before they are needed; `one_ahead` if all tokens of
-            the batch fit into one tile, `few_ahead` if all of its query rows fit into 16.
+        ahead, one_ahead, few_ahead: blocks that are fetched before they are needed; `one_ahead` if all tokens
+            of the batch fit into one tile, `few_ahead` if all of its query rows fit into 16.
         warps: of a program of the attention kernel.
         resident, one_resident: programs of the attention kernel for each multiprocessor, at most, likewise.
         grain, few_grain: blocks of an item at least where a tile is split, likewise.
@@ -219,8 +219,8 @@ class TritonAttention:
         return min(self._most, self._resident(tokens) * self._processors)
 
     def _resident(self, tokens: int) -> int:
-        """Programs for each multiprocessor. Where all is one tile for each head they have so little to do that
-        a second one only takes the place of kernels that could start early."""
+        """Programs for each multiprocessor. Where all is one tile for each head they have so little to do
+        that a second one only takes the place of kernels that could start early."""
         return self._tuning.one_resident if self._fit_into_one(tokens) else self._tuning.resident
 
     def _fit_into_one(self, tokens: int) -> bool:

@@ -123,6 +123,11 @@ class Inputs:
         """The batch with what the host knows of it."""
         return batch_of(self._tensors, self.room.batch, flat)
 
+    @property
+    def output_words(self) -> int:
+        """int32 words of what a forward over these inputs decides."""
+        return self.room.settle.output_words(self.room.batch.wanted)
+
     def read(self, words: NDArray[np.int32]) -> StepOutput:
         """What a forward over these inputs decided, from the words of its output."""
         return StepOutput.read(words, self.room.settle, self.room.batch.wanted)

@@ -1,7 +1,7 @@
 """Forwards through CUDA graphs: captured once for each bucket, replayed over inputs in the same place.
 
-A graph begins with the copy of its input to the device and ends with that of its output to the host, which
-spares two launches, and the device two waits for them.
+A graph begins by copying its input to the device, and writes its output into memory of the host. Kernels do
+both: an engine for copies would make the device wait before its first kernel and after its last one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MIB = 2**20
 WARM_UPS = 2
 """Runs before a capture: kernels are compiled, and libraries choose their workspaces."""
 
-Run = Callable[[Inputs], tuple[Tensor, Tensor]]
-"""A forward over inputs: logits [W, vocab], and the words that the host reads."""
+Run = Callable[[Inputs, Tensor | None], tuple[Tensor, Tensor]]
+"""A forward over inputs: logits [W, vocab], and the words that the host reads: those given, if any are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Replays:
             if bucket not in self._met:
                 self._met.add(bucket)
                 self._bring(inputs.size)
-                logits, output = self._run(inputs)
+                logits, output = self._run(inputs, None)
                 return logits, self._landings.fetch(output)
             graph = self._capture(bucket, inputs)
         graph.graph.replay()
@@ -126,7 +126,7 @@ class Replays:
         inputs = self.inputs(bucket)
         inputs.clear()
         for _ in range(WARM_UPS):
-            self._run(inputs)
+            self._run(inputs, None)
         self._met.add(bucket)
         self._capture(bucket, inputs)
 
@@ -140,7 +140,7 @@ class Replays:
         inputs.clear()
         torch.cuda.reset_peak_memory_stats(self._device)
         before = torch.cuda.memory_allocated(self._device)
-        self._run(inputs)
+        self._run(inputs, None)
         torch.cuda.synchronize(self._device)
         forward = torch.cuda.max_memory_allocated(self._device) - before
         planned = list(self.buckets.at_start())
@@ -170,24 +170,24 @@ class Replays:
         """Captures without `torch.cuda.graph`, which would first wait for the device and empty its caches."""
         here = torch.cuda.current_stream(self._device)
         graph = torch.cuda.CUDAGraph()
+        words = pinned_words(inputs.output_words)
         self._stream.wait_stream(here)
         with torch.cuda.stream(self._stream):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 self._bring(inputs.size)
-                logits, output = self._run(inputs)
-                words = pinned_words(len(output))
-                words.copy_(output, non_blocking=True)
+                logits, _ = self._run(inputs, words)
             finally:
                 graph.capture_end()
         here.wait_stream(self._stream)
         self._graphs[bucket] = Graph(graph, _borrowed(logits), words)
         return self._graphs[bucket]
 
-    @torch.inference_mode()  # where the engine may have been made
     def _bring(self, size: int) -> None:
         """Copies so many bytes of what was sent to the device."""
-        self._input[:size].copy_(self._sent[:size], non_blocking=True)
+        from recguide.engine.kernels.bring import bring
+
+        bring(self._sent[:size].view(torch.int32), self._input[:size].view(torch.int32))
 
 
 class _Memory:

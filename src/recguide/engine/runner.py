@@ -77,7 +77,7 @@ class Runner:
         self._replays: Replays | None = None
         if graphs is not None:
             self._replays = Replays(
-                lambda inputs: run(inputs, inputs.batch),
+                lambda inputs, words: run(inputs, inputs.batch, words),
                 lambda bucket: bucket_room(bucket, graphs, attention, page_size),
                 Buckets(graphs.tokens, adapter_uses(backbone)),
                 self._landings,
@@ -336,15 +336,20 @@ def adapter_uses(backbone: Backbone) -> tuple[AdapterUse, ...]:
 
 @torch.inference_mode()
 def _settled(
-    backbone: Backbone, attention: Attention, picker: Picker | None, inputs: Inputs, batch: PackedBatch
+    backbone: Backbone,
+    attention: Attention,
+    picker: Picker | None,
+    inputs: Inputs,
+    batch: PackedBatch,
+    output: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """A forward over filled inputs: its logits, and the words of its output."""
+    """A forward over filled inputs: its logits, and the words of its output, which may be given."""
     assert picker is not None, "without one the host picks"
     inputs.place()
     logits = backbone.forward(batch, attention.plan(batch))
     picks = picker(logits, inputs.slots)
-    words = inputs.room.settle.output_words(inputs.room.batch.wanted)
-    output = torch.empty(words, dtype=torch.int32, device=logits.device)
+    if output is None:
+        output = torch.empty(inputs.output_words, dtype=torch.int32, device=logits.device)
     settle_step(picks, inputs.settle, output)
     return logits, output
 

@@ -267,9 +267,10 @@ class StepOutput:
 def settle_step(picks: Picks, table: SettleTable, out: Tensor) -> None:
     """Settles every block of the table by the step's picks and writes both to `out` for `StepOutput.read`.
 
-    `out` is int32 with `shape.output_words(W)` words. On a CUDA device it is one launch that can be captured.
+    `out` is int32 with `shape.output_words(W)` words. On a CUDA device it is one launch that can be captured,
+    and `out` may be pinned memory of the host, to be read when the launch is done.
     """
-    if out.is_cuda:
+    if picks.tokens.is_cuda:
         settle_on_device(picks, table, out)
     else:
         _settle_on_host(picks, table, out)

@@ -2,7 +2,7 @@
 
 # Triton ships no types, and kernels are not Python that a type checker could follow.
 # pyright: basic, reportMissingImports=false, reportGeneralTypeIssues=false
-# ruff: noqa: ANN001, ANN201, ANN202, N803
+# ruff: noqa: ANN001, ANN201, ANN202, N803, SIM102
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Triton kernels. Importing them needs Triton."""
