@@ -20,6 +20,8 @@ from recguide.engine.inputs import Inputs, Room
 from recguide.engine.landing import Landing, Landings, pinned_words
 
 MIB = 2**20
+BLOCK = 2048
+"""Bytes of an input that are copied at a time, four words by each thread of a program."""
 WARM_UPS = 2
 """Runs before a capture: kernels are compiled, and libraries choose their workspaces."""
 
@@ -65,7 +67,7 @@ class Replays:
         self._room = room
         self._landings = landings
         self._device = device
-        size = room(buckets.largest_bucket).columns().size
+        size = _whole(room(buckets.largest_bucket).columns().size)
         self._hosts = [torch.zeros(size, dtype=torch.uint8) for _ in range(2)]
         self._turn = 0
         self._sent = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
@@ -187,7 +189,13 @@ class Replays:
         """Copies so many bytes of what was sent to the device."""
         from recguide.engine.kernels.bring import bring
 
-        bring(self._sent[:size].view(torch.int32), self._input[:size].view(torch.int32))
+        source, target = (each[: _whole(size)].view(torch.int32) for each in (self._sent, self._input))
+        bring(source, target, BLOCK // 4)
+
+
+def _whole(size: int) -> int:
+    """So many bytes in whole blocks."""
+    return -(-size // BLOCK) * BLOCK
 
 
 class _Memory:

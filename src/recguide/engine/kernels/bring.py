@@ -12,21 +12,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 512
-"""Words of a program, four for each of its threads."""
 
-
-@triton.jit(do_not_specialize=["words"])
-def copy_words(source, target, words, BLOCK: tl.constexpr):
+@triton.jit
+def copy_block(source, target, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    there = at < words
     # Not by way of a cache, which would not know that the host has written.
-    tl.store(target + at, tl.load(source + at, mask=there, cache_modifier=".cv"), mask=there)
+    tl.store(target + at, tl.load(source + at, volatile=True))
 
 
-def bring(source: Tensor, target: Tensor) -> None:
-    """Copies pinned memory of the host to as many int32 words of the device; can be captured."""
-    words = len(target)
-    if words:
-        # Triton's stubs, where it is installed, know neither launches nor plain integers as constants.
-        cast("Any", copy_words)[(triton.cdiv(words, BLOCK),)](source, target, words, BLOCK=BLOCK, num_warps=4)
+def bring(source: Tensor, target: Tensor, block: int) -> None:
+    """Copies pinned memory of the host to the device, int32 words of so many whole blocks each; can be
+    captured."""
+    # Triton's stubs, where it is installed, know neither launches nor plain integers as constants.
+    cast("Any", copy_block)[(len(source) // block,)](source, target, BLOCK=block, num_warps=4)
