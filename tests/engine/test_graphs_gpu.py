@@ -182,14 +182,15 @@ def test_the_host_waits_once_a_forward(way):
     for request in requests:
         machine.abort(request)
     seen = Counter(event.name for event in profile.events())
-    copies = {name: count for name, count in seen.items() if name.startswith("Memcpy")}
+    graphed = seen["cudaGraphLaunch"]
     assert seen["cudaEventSynchronize"] == steps
     assert seen["cudaStreamSynchronize"] == 0
     assert seen["cudaDeviceSynchronize"] <= 2  # the profiler's own
-    if way:
-        assert seen["cudaGraphLaunch"] == steps
-    assert sum(count for name, count in copies.items() if "DtoH" in name) == steps
-    assert sum(count for name, count in copies.items() if "HtoD" in name) == steps
+    assert graphed == steps if way else graphed > 0
+    # Kernels of a graph read and write memory of the host themselves.
+    copies = {name: count for name, count in seen.items() if name.startswith("Memcpy")}
+    assert sum(count for name, count in copies.items() if "DtoH" in name) == steps - graphed
+    assert sum(count for name, count in copies.items() if "HtoD" in name) <= steps - graphed
 
 
 def test_time_of_a_recorded_forward_alone():

@@ -80,7 +80,7 @@ class Tuning:
 
 FLOAT32 = Tuning(rows=16, few=False, keys=32, ahead=1, one_ahead=1)
 """Float32 products go without tensor cores, in registers."""
-NARROW = Tuning(keys=32)
+NARROW = Tuning(keys=32, one_ahead=2, one_resident=2)
 """For a head_dim up to 64: smaller blocks are as quick to load, and spread more evenly."""
 EXACT = Tuning(ahead=1, one_ahead=1)
 """Results of a block of their own leave less shared memory."""
