@@ -144,7 +144,7 @@ class IdleDevice:
         self.began = self._clock()
         logits, output = self._runner._run(inputs, inputs.batch)
         self.seconds += self._clock() - self.began
-        return logits, Landing(output)
+        return logits, Landing(output.numpy())
 
 
 def engine_for(running: int, clock: Clock, page_size: int = 64) -> tuple[Engine, IdleDevice]:

@@ -147,6 +147,20 @@ def test_what_was_not_met_lately_is_not_cut_ahead(monkeypatch):
     assert max(of_long._known) * 128 <= alone.LATELY + SOON + 128 + 60
 
 
+@given(rounds(), tilings, st.data())
+def test_a_list_serves_whatever_stems_until_there_and_no_further(met, tiling, data):
+    known, (rows, prefix) = WorkAlone(), met
+    length = sum(tokens for _, causal, tokens in rows if causal)
+    others = [(0 if causal else data.draw(st.integers(0, length)), causal, own) for _, causal, own in rows]
+    assert known.until(lying(rows), tiling, prefix) == -1
+    _, listed = known.work_list(lying(rows), columns(rows, prefix), tiling)
+    until = known.until(lying(rows), tiling, prefix)
+    assert until >= prefix
+    for at, serves in ((prefix, True), (until, True), (until + 1, False)):
+        _, other = known.work_list(lying(rows), columns(others, at), tiling)
+        assert (other is listed) == serves
+
+
 def test_several_requests_long_chunks_and_exact_mode_are_for_others():
     known, tiling = WorkAlone(), tiling_of()
     two = columns([(0, True, 1), (0, True, 1)], 5)._replace(request=np.array([0, 1], np.int32))
@@ -155,6 +169,7 @@ def test_several_requests_long_chunks_and_exact_mode_are_for_others():
     assert known.work_list("two", two, tiling) is None
     assert known.work_list("chunk", columns(chunk, 0), tiling) is None
     assert known.work_list("one", columns(one, 0), tiling_of(exact=True)) is None
+    assert known.until("one", tiling_of(exact=True), 0) == -1
     assert known.work_list("one", columns(one, 0), tiling) is not None
 
 

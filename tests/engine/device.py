@@ -76,7 +76,7 @@ class PaddedForwards:
         own = {name: getattr(batch, name)[: flat.tokens] for name in PER_TOKEN}
         # A fake model reads the rows.
         logits, output = self._runner._run(inputs, replace(batch, rows=rows_in(batch), **own))
-        return logits, Landing(output)
+        return logits, Landing(output.numpy())
 
 
 def rows_in(batch):

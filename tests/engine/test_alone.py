@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.attention.test_work import by_tile
@@ -16,6 +18,7 @@ from recguide.attention import work
 from recguide.attention.packing import Flat
 from recguide.attention.work import RowColumns, work_list
 from recguide.core import SamplingParams
+from recguide.engine import standing
 from recguide.engine.request import Sampling
 from recguide.engine.rooms import Limits
 
@@ -25,11 +28,12 @@ LIMITS = Limits(tokens=256, requests=2, length=256)
 class Listing:
     """PyTorch's attention, for which work is listed all the same."""
 
-    def __init__(self, attention):
+    def __init__(self, attention, tiling):
         self.plan = attention.plan
+        self._tiling = tiling
 
     def tiling(self, _):
-        return TILING
+        return self._tiling
 
 
 class CheckedForwards(PaddedForwards):
@@ -51,9 +55,10 @@ class CheckedForwards(PaddedForwards):
             used = again.wanted
             assert torch.equal(getattr(inputs.slots, column)[:used], getattr(fresh.slots, column)[:used])
         assert torch.equal(inputs.slots.position, fresh.slots.position)
-        order, expected = work_list(RowColumns.of(rows), TILING)
+        tiling = inputs.room.batch.tiling
+        order, expected = work_list(RowColumns.of(rows), tiling)
         assert torch.equal(inputs.batch.order[: flat.tokens], torch.from_numpy(order))
-        _check_tiles(by_tile(listed(inputs), TILING), by_tile(expected, TILING))
+        _check_tiles(by_tile(listed(inputs), tiling), by_tile(expected, tiling))
         return found
 
 
@@ -67,9 +72,9 @@ def _check_tiles(found, expected):
         assert ends[-1] >= expected[tile][-1][work.END]
 
 
-def checked_engine(**config):
+def checked_engine(tiling=TILING, **config):
     engine = device_engine(model("llama"), test_equality.decode, **config)
-    engine.runner._attention = Listing(engine.runner._attention)
+    engine.runner._attention = Listing(engine.runner._attention, tiling)
     engine.runner._replays = CheckedForwards(engine.runner, LIMITS)
     return engine
 
@@ -85,8 +90,10 @@ WAYS = (
 
 @pytest.mark.parametrize("way", range(len(WAYS)))
 @pytest.mark.parametrize("sampled", [{}, {"temperature": 0.8, "seed": 3}])
-def test_shapes_that_come_again_are_what_their_rows_alone_give(way, sampled):
+@pytest.mark.parametrize("at_once", [0, standing.AT_ONCE])
+def test_shapes_that_come_again_are_what_their_rows_alone_give(way, sampled, at_once, monkeypatch):
     """Policies plan at random here: verifications of any length, branches of any number and block."""
+    monkeypatch.setattr(standing, "AT_ONCE", at_once)
     machine = checked_engine(page_size=4)
     policy = wayward(machine, 5)
     params = {"max_tokens": 60, "ignore_eos": True, **sampled}
@@ -104,3 +111,15 @@ def test_shapes_that_come_again_are_what_their_rows_alone_give(way, sampled):
     if way == 0:
         assert policy.took
         assert len(set(shapes)) > 20
+
+
+@pytest.mark.parametrize("method", ["recguide", "tidar"])
+def test_shapes_that_come_again_are_listed_for_where_they_are_in_exact_mode(method):
+    machine = checked_engine(replace(TILING, exact=True, partial_rows=2**12), page_size=4)
+    (request,) = machine.add(
+        (4, 5, 6), SamplingParams(max_tokens=60, ignore_eos=True, method=method, block_size=4)
+    )
+    while machine.busy:
+        machine.step()
+    (said,) = alone((4, 5, 6), (("max_tokens", 60), ("ignore_eos", True)))
+    assert request.completion().token_ids == said.token_ids

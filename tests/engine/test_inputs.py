@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -15,8 +17,11 @@ from recguide.attention.packing import BatchShape, Flat, pack
 from recguide.attention.recent import RecentWork
 from recguide.attention.work import RowColumns, Tiling, work_list
 from recguide.core import AdapterUse, Row
+from recguide.engine.docket import Docket
+from recguide.engine.flight import Ready
 from recguide.engine.inputs import Inputs, Room
 from recguide.engine.request import Sampling
+from recguide.engine.shaped import Shaped
 from recguide.speculation.rows import Branch, BranchKind, verify
 from recguide.speculation.slots import INERT
 from recguide.speculation.step import Judged, SettleShape
@@ -94,6 +99,14 @@ def test_tables_and_verdicts_travel_in_the_same_copy():
     assert filled.slots.seed.tolist()[:2] == [9, 9]
     assert filled.batch.block_tables[0, 0] == 7
     assert filled.settle.words[:6].tolist() == [2, 10, 0, 0, 5, 6]
+
+
+def test_what_was_read_stays_though_the_next_forward_writes_to_the_same_place():
+    inputs = inputs_of(Room(BatchShape(4, 4, 2, 3, 4), SettleShape(2, 4, 2, 1)))
+    words = np.arange(inputs.output_words, dtype=np.int32)
+    said = inputs.read(words)
+    words[:] = -1
+    assert said.verdicts.ravel().tolist() + said.integers.ravel().tolist() == list(range(18 + 16))
 
 
 def test_what_was_saved_can_be_filled_in_again():
@@ -177,27 +190,30 @@ def test_another_forward_of_a_shape_is_what_its_rows_alone_give(rounds, block, p
     shape = BatchShape(7 + 4 * 7 + 3, 7 + 4 * 7 + 1, 2, pages, page_size, TILING)
     again, fresh = (inputs_of(Room(shape, SettleShape(2, 8, 3, 4))) for _ in range(2))
     recent = RecentWork() if kept else None
-    first = None
+    shaped, until, table = None, -1, np.arange(pages, dtype=np.int32) + 5
+    one = SimpleNamespace(request=SimpleNamespace(table=SimpleNamespace(array=table)))
     for prefix, tokens, drawn in rounds:
         drawn = (drawn * 4)[: len(sizes)]
         branches = corrections(
             [(slot, size, head) for (slot, _, head), size in zip(drawn, sizes, strict=True)], block
         )
         layout = verify(0, prefix, tokens[:block], branches, mask=3, adapter=True)
-        table = np.arange(pages, dtype=np.int32)[: (prefix + block) // page_size + 1] + 5
         flat = Flat(layout.rows, [table], page_size)
         judged = Judged(layout.block, 0, 9 + prefix, False, (1, 2), layout.branches, [block] * len(branches))
         fresh.fill(flat, [table], [Sampling(4, 0.5)], [judged])
-        if first is None:
-            first = flat
+        if shaped is None:
             again.fill(flat, [table], [Sampling(4, 0.5)], [judged], recent)
+            docket = Docket([[slice(0, flat.wanted)]], [block], [0])
+            shaped = Shaped(Ready([one], docket, flat, None, again), until)
         else:
-            stems, prefixes = [row.stem for row in layout.rows], [prefix] * len(layout.rows)
-            words = [token for row in layout.rows for token in row.tokens]
-            placed = first.beginning(np.array([[0] * len(stems), prefixes], np.int32))
-            again.move(placed, recent, ((0, table),))
-            flat = first.beginning(np.array([stems, prefixes], np.int32))
-            again.fill_again(flat, words, judged, recent)
+            drafted = np.array(layout.block[1:], np.int32)
+            flat = shaped.write(prefix, judged.cap, layout.block[0], drafted, layout.branches).flat
+            if prefix > until:
+                again.move(flat, recent)
+        if recent is not None:
+            until = max(until, recent.until(flat.structure, TILING, prefix))
+        assert flat.prefix_tokens == prefix
+        shaped.read_from(table[: 1 + prefix % pages])
         for inputs in (again, fresh):
             inputs.send()
             inputs.place()
@@ -208,7 +224,7 @@ def test_another_forward_of_a_shape_is_what_its_rows_alone_give(rounds, block, p
             assert torch.equal(getattr(again.slots, column)[:used], getattr(fresh.slots, column)[:used])
         assert torch.equal(again.slots.position, fresh.slots.position)
         assert torch.equal(again.settle.words, fresh.settle.words)
-        assert again.batch.block_tables[0, : len(table)].tolist() == table.tolist()
+        assert again.batch.block_tables[0].tolist() == table.tolist()
         assert torch.equal(again.batch.order[: flat.tokens], fresh.batch.order[: flat.tokens])
         found, expected = (by_tile(listed(inputs), TILING) for inputs in (again, fresh))
         assert found.keys() == expected.keys()

@@ -3,14 +3,7 @@
 import pytest
 import torch
 
-from recguide.engine.landing import Landing, Landings
-
-
-def test_what_was_read_stays_though_the_next_forward_writes_to_the_same_place():
-    words = torch.arange(3, dtype=torch.int32)
-    read = Landing(words, shared=True).wait()
-    words.zero_()
-    assert read.tolist() == [0, 1, 2]
+from recguide.engine.landing import Landings
 
 
 @pytest.mark.gpu

@@ -138,8 +138,8 @@ def test_rounds_with_branches_of_shapes_that_have_been_met_are_not_laid_out_agai
     other._standing.go = lambda _: None
     started, go = [], machine._standing.go
 
-    def go_and_note(decisions):
-        started.append(go(decisions))
+    def go_and_note(landed):
+        started.append(go(landed))
         return started[-1]
 
     machine._standing.go = go_and_note
@@ -159,29 +159,29 @@ def test_rounds_with_branches_of_shapes_that_have_been_met_are_not_laid_out_agai
     assert all(flight.plan[0].layout.branches for flight in flights)
 
 
-def test_shapes_stand_where_a_draft_is_verified_before_it_has_landed():
+def test_shapes_stand_where_a_draft_is_verified_before_it_is_known():
     machine = padded_engine(model("llama"), test_equality.decode, limits=SMALL)
-    go, placed = machine._standing.go, machine.runner.placed
+    go, list_work = machine._standing.go, machine.runner.list_work
     late, started = [], 0
 
-    def place(ready, prefix):
-        late.append(prefix)
-        return placed(ready, prefix)
+    def note_and_list(ready):
+        late.append(ready)
+        return list_work(ready)
 
-    def go_and_note(decisions):
+    def go_and_note(landed):
         nonlocal started
         late.clear()
-        flight = go(decisions)
-        if flight is not None and decisions[0].layout.phase is Phase.DRAFT:
+        flight = go(landed)
+        if flight is not None:
             started += 1
             assert not late
         return flight
 
-    machine.runner.placed, machine._standing.go = place, go_and_note
+    machine.runner.list_work, machine._standing.go = note_and_list, go_and_note
     params = SamplingParams(max_tokens=80, ignore_eos=True, method="recguide", block_size=3)
     machine.add((4, 5, 6), params)
     run(machine)
-    assert started > 2
+    assert started > 5
 
 
 def test_of_a_draft_that_reaches_past_the_cap_no_more_than_the_seed_is_verified_and_it_is_told_as_a_round():

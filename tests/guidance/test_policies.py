@@ -25,7 +25,7 @@ from recguide.guidance.standing import KEPT, MOST_KEPT
 from recguide.guidance.value import prior
 from recguide.guidance.view import Branches, Outcome, Plan, View
 from recguide.speculation.methods.recguide import branches as paper_branches
-from recguide.speculation.rows import BranchKind, Draft
+from recguide.speculation.rows import BranchKind
 
 MIXED = Price(table(hazards=np.linspace(0.4, 0.02, 10)), clock())
 CAPPED = Price(table(), clock(free=4096))
@@ -92,7 +92,7 @@ def test_rho_falls_with_load():
 @given(st.lists(st.floats(0, 1), min_size=7, max_size=7))
 def test_the_overlap_is_the_method_s(margins):
     mine = overlap(view(draft=8, margin=[1.0, *margins]), np.array([8]))
-    theirs = paper_branches(Draft((0,) * 8, (1.0, *margins), (tuple(range(8)),) * 2))
+    theirs = paper_branches((1.0, *margins), range(8))
     expected = [(b.slot, 0 if b.kind is BranchKind.CONTINUATION else 1) for b in theirs]
     assert list(zip(mine.slot.tolist(), mine.head.tolist(), strict=True)) == expected
 

@@ -13,17 +13,11 @@ from recguide.speculation.rows import Branch, BranchKind, Draft, Phase, fit_bran
 MASK = 99
 
 
-def draft(margins):
-    block = len(margins)
-    candidates = tuple(range(50, 50 + block)), tuple(range(70, 70 + block))
-    return Draft(tuple(range(block)), tuple(margins), candidates)
-
-
 @given(st.lists(st.sampled_from([0.0, 0.2, 0.4999, 0.5, 0.9]), min_size=1, max_size=32))
 def test_the_overlap_rule(later):
     """Two earliest slots under δ get a correction; the continuation runs while at most two are under δ."""
     margins = [0.0, *later]  # slot 0 is known and never risky, whatever stands there
-    branches = RECGUIDE.branches(draft(margins))
+    branches = RECGUIDE.branches(margins, range(50, 50 + len(margins)))
     risky = [slot for slot, margin in enumerate(margins) if slot and margin < 0.5]
     corrections = [branch for branch in branches if branch.kind is BranchKind.CORRECTION]
     assert [(branch.slot, branch.head) for branch in corrections] == [(slot, 50 + slot) for slot in risky[:2]]
@@ -57,7 +51,7 @@ def test_rows_of_a_verification_with_every_kind_of_branch():
 
 @given(st.integers(2, 32), st.integers(1, 80))
 def test_no_branch_drafts_past_the_cap(block, remaining):
-    fitted = fit_branches(TIDAR.branches(draft([1.0] * block)), block, remaining)
+    fitted = fit_branches(TIDAR.branches([1.0] * block, [0] * block), block, remaining)
     assert all(2 <= branch.block <= block and branch.slot + branch.block <= remaining for branch in fitted)
     assert [branch.slot for branch in fitted] == [p for p in range(1, block + 1) if remaining - p >= 2]
 

@@ -68,9 +68,11 @@ class WorkAlone:
         self._prefix = shape.cuts.met_at = prefix = int(rows.prefix[0])
         return shape.order, self._listed(shape.cuts.over(prefix + shape.reach), shape)
 
-    def knows(self, lies: Hashable, tiling: Tiling) -> bool:
-        """Whether it makes the lists of rows that lie so; their stems do not matter to them."""
-        return self._shapes.get((lies, tiling)) is not None
+    def until(self, lies: Hashable, tiling: Tiling, prefix: int) -> int:
+        """The furthest prefix that the list made for this one serves as well, of rows that lie so, whatever
+        their stems; −1 if it makes none of them."""
+        shape = self._shapes.get((lies, tiling))
+        return -1 if shape is None else shape.cuts.until(prefix + shape.reach) - shape.reach
 
     def refresh(self) -> None:
         """Makes a cut that is soon needed, one at a time."""
@@ -148,6 +150,10 @@ class _Cuts:
             del self._known[next(iter(self._known))]
         self._known[steps] = _Cut.of(self._tiles, steps * self._step, self._tiling)
         return True
+
+    def until(self, keys: int) -> int:
+        """The most keys that the cut over so many serves."""
+        return self._steps(keys) * self._step * self._tiling.keys
 
     def _steps(self, keys: int) -> int:
         return -(-keys // (self._step * self._tiling.keys))

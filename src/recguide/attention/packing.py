@@ -168,10 +168,6 @@ class Flat:
         arrays["order"][: self.tokens] = order
         arrays["work"][: len(work)] = work
 
-    def fill_stems(self, arrays: Arrays) -> None:
-        """Writes stems alone."""
-        arrays["begins"][0, : len(self.structure.packed)] = self._packed_begins[0]
-
     @property
     def _packed_begins(self) -> Ints:
         return self.begins if self.structure.in_turn else self.begins.take(self.structure.packed, 1)

@@ -66,8 +66,9 @@ class WorkLists(Protocol):
         """
         ...
 
-    def fits_all_stems(self, lies: Hashable, tiling: Tiling) -> bool:
-        """Whether the list that was made of rows that lie so is also that of others with the same prefix."""
+    def until(self, lies: Hashable, tiling: Tiling, prefix: int) -> int:
+        """The furthest prefix that the list made for this one serves as well, of rows that lie so, whatever
+        their stems; −1 if that is not known."""
         ...
 
 
@@ -84,8 +85,8 @@ class RecentWork:
     def work_list(self, lies: Hashable, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
         return self.listed(lies, rows, tiling, lasting=False)
 
-    def fits_all_stems(self, lies: Hashable, tiling: Tiling) -> bool:
-        return self._alone.knows(lies, tiling)
+    def until(self, lies: Hashable, tiling: Tiling, prefix: int) -> int:
+        return self._alone.until(lies, tiling, prefix)
 
     @property
     def lasting(self) -> WorkLists:
@@ -139,8 +140,8 @@ class _Lasting:
     def work_list(self, lies: Hashable, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
         return self.recent.listed(lies, rows, tiling, lasting=True)
 
-    def fits_all_stems(self, lies: Hashable, tiling: Tiling) -> bool:
-        return self.recent.fits_all_stems(lies, tiling)
+    def until(self, lies: Hashable, tiling: Tiling, prefix: int) -> int:
+        return self.recent.until(lies, tiling, prefix)
 
 
 def most_spare(tiling: Tiling) -> int:

@@ -56,7 +56,8 @@ def laid_out(runner: Runner, text: Text, method: Method, block: int) -> Tensor:
                 keep, layout = 1, replay.step(index)
             else:
                 tokens = (*text.tokens[index : index + keep], *draft.tokens[keep:])
-                layout = replay.verify(index, tokens, rows.fit_branches(method.branches(draft), block, left))
+                branches = method.branches(draft.margins, draft.candidates[0])
+                layout = replay.verify(index, tokens, rows.fit_branches(branches, block, left))
             logits.append(replay.run(layout)[:keep])
             index, halved = index + keep, not halved
         return torch.cat(logits)

@@ -17,13 +17,13 @@ class Docket:
 
     Attributes:
         spans: for each request, where the wanted slots of each of its rows lie among the W logits.
-        judged: the blocks that the device settles.
-        places: for each request, its index in `judged`; NO_BLOCK if it has none; BY_HOST if picks or verdict
+        blocks: slots of each block that the device settles.
+        places: for each request, its index in `blocks`; NO_BLOCK if it has none; BY_HOST if picks or verdict
             are the host's affair.
     """
 
     spans: list[list[slice]]
-    judged: list[Judged]
+    blocks: list[int]
     places: list[int]
 
     @property
@@ -52,8 +52,8 @@ def spans_of(plan: Sequence[Scheduled]) -> list[list[slice]]:
     return each
 
 
-def docket_of(plan: Sequence[Scheduled], room: SettleShape | None) -> Docket:
-    """Who decides, given the device's room for blocks; None where it decides nothing."""
+def docket_of(plan: Sequence[Scheduled], room: SettleShape | None) -> tuple[Docket, list[Judged]]:
+    """Who decides, given the device's room for blocks, None where it decides nothing; and what it settles."""
     spans = spans_of(plan)
     judged: list[Judged] = []
     places: list[int] = []
@@ -78,7 +78,7 @@ def docket_of(plan: Sequence[Scheduled], room: SettleShape | None) -> Docket:
                 judged.append(block)
             else:
                 places.append(BY_HOST)
-    return Docket(spans, judged, places)
+    return Docket(spans, [len(one.block) for one in judged], places), judged
 
 
 def room_for(plan: Sequence[Scheduled]) -> SettleShape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -31,7 +31,7 @@ from recguide.engine.errors import (
     deadline_passed,
     is_lack_of_memory,
 )
-from recguide.engine.flight import Flight, Forward
+from recguide.engine.flight import Flight, Forward, Landed
 from recguide.engine.flown import Flown, Landing
 from recguide.engine.judging import Judge
 from recguide.engine.observing import Observer, Watch
@@ -120,7 +120,7 @@ class Engine:
         )
         self._planner = Planner(self._policies.named, config.batching, self._rows, config.max_batch_tokens)
         self._ahead = RunAhead(self.runner, self._scheduler, self._rows, self.vocabulary.mask)
-        self._standing = StandingRounds(self.runner, self._scheduler, self.vocabulary.mask)
+        self._standing = StandingRounds(self.runner, self._scheduler)
         self._flown = Flown()
         self._tracer = (
             None
@@ -290,24 +290,23 @@ class Engine:
         try:
             asked = perf_counter()
             landed = flight.land()
-            self._flown.landed(asked)
-            self._go(lambda: self._ahead.go(landed), self._ahead.plan)
-            self._ahead.forget()
-            decisions = self._judge.decide(flight, landed)
-            if self._flight is None:
-                self._go(lambda: self._standing.go(decisions), flight.plan)
-            return decisions
+            self._go_on(flight, landed, asked)
+            return self._judge.decide(flight, landed)
         except (MemoryError, RuntimeError) as error:
             self._give_up_largest(flight.plan, error)
             self._drop()
             return None
 
-    def _go(self, start: Callable[[], Flight | None], plan: Sequence[Scheduled]) -> None:
-        """Starts what lies packed, if it came true and there is memory for it."""
+    def _go_on(self, flight: Flight, landed: Landed, asked: float) -> None:
+        """Starts what lies packed, if it came true and there is memory for it, before anything else is done:
+        the device has nothing to do."""
+        now = perf_counter()
         try:
-            self._flight = start()
+            self._flight = self._standing.go(landed) or self._ahead.go(landed)
         except (MemoryError, RuntimeError) as error:
-            self._give_up_largest(plan, error)
+            self._give_up_largest(self._ahead.plan or flight.plan, error)
+        self._ahead.forget()
+        self._flown.landed(asked, now)
         if self._flight is not None:
             self._planner.adopt()
             self._flown.launched(self._planner.planned, self._flight.began)

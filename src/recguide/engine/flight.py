@@ -61,6 +61,13 @@ class Ready:
     inputs: Inputs
     steps: bool = False
 
+    def staying(self) -> Ready:
+        """The same, whose rows stand wherever they do in its input from now on."""
+        flat = self.flat
+        assert flat.structure.in_turn, "rows stand in an input as they are packed"
+        flat = flat.beginning(self.inputs.begins(len(flat.rows)))
+        return Ready(self.plan, self.docket, flat, self.bucket, self.inputs, self.steps)
+
 
 @light
 class Landed:
@@ -68,7 +75,7 @@ class Landed:
 
     Attributes:
         logits: [at least W, vocab], those of the plan's wanted slots first; valid until the next launch.
-        output: the device's picks and verdicts, None if there are none; valid until the launch after that.
+        output: the device's picks and verdicts, None if there are none; valid until the next one lands.
     """
 
     logits: Tensor

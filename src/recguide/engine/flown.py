@@ -44,9 +44,9 @@ class Flown:
         """`began`: seconds of `time.perf_counter`."""
         self._planned, self._since = planned, began
 
-    def landed(self, asked: float) -> None:
-        """To be told before the next is launched; `asked`: of that clock, when the host began to wait."""
-        now = perf_counter()
+    def landed(self, asked: float, now: float) -> None:
+        """To be told before the next is `launched`; `asked`, `now`: of that clock, when the host began to
+        wait, and when it had landed."""
         flew, stepped = 1e3 * (now - self._since), 1e3 * (now - self._before)
         self.landing = Landing(self._planned, flew, stepped, stepped - flew, now - asked < LATE_S)
         self._before = now

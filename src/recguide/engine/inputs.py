@@ -114,6 +114,8 @@ class Inputs:
         self._places = places_of(tensors, room.batch.page_size, room.batch.tiling, wanted)
         self._slots = _HostSlots.over(columns.tensors(host)["slots"], room.batch.wanted)
         self.settle = SettleTable(room.settle, tensors["settle"])
+        self._said = np.empty(self.output_words, np.int32)
+        self._output = StepOutput.read(self._said, room.settle, room.batch.wanted)
 
     def place(self) -> None:
         """Works out what follows from where rows begin, where the device reads it: a forward begins so."""
@@ -129,8 +131,10 @@ class Inputs:
         return self.room.settle.output_words(self.room.batch.wanted)
 
     def read(self, words: NDArray[np.int32]) -> StepOutput:
-        """What a forward over these inputs decided, from the words of its output."""
-        return StepOutput.read(words, self.room.settle, self.room.batch.wanted)
+        """What a forward over these inputs decided, from the words of its output: a copy, valid until another
+        one's is read."""
+        self._said[:] = words
+        return self._output
 
     def saved(self) -> Tensor:
         """A copy of what is filled in."""
@@ -186,23 +190,29 @@ class Inputs:
         self._filled, self._judged = filled, before._judged
         self.count_down(slice(self._judged))
 
-    def fill_again(
-        self, flat: Flat, tokens: Sequence[int], judged: Judged, recent: WorkLists | None = None
-    ) -> None:
-        """Writes what else differs from one forward of a request to another of the same structure, once its
-        rows are where `move` has put them: stems, tokens [N] in packed order, and its block."""
-        arrays, tiling = self._arrays, self.room.batch.tiling
-        if tiling is None or (recent is not None and recent.fits_all_stems(flat.structure, tiling)):
-            flat.fill_stems(arrays)
-        else:
-            flat.fill_begins(arrays, (), tiling, recent)
-        arrays["tokens"][: flat.tokens] = tokens
-        self.room.settle.fill(arrays["settle"], (judged,))
-
     def count_down(self, judged: slice | list[int], tokens: NDArray[np.int32] | int = 1) -> None:
         """These of the judged requests may emit so many tokens less, but one."""
         caps = self._caps
         caps[judged] = np.maximum(1, caps[judged] - tokens)
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """Those of the batch, on the host, to be changed."""
+        return self._arrays["tokens"]
+
+    @property
+    def blocks(self) -> NDArray[np.int32]:
+        """The words of the settle table, on the host, to be changed."""
+        return self._arrays["settle"]
+
+    @property
+    def tables(self) -> NDArray[np.int32]:
+        """[requests, pages] block tables, on the host, to be changed."""
+        return self._arrays["block_tables"]
+
+    def begins(self, rows: int) -> NDArray[np.int32]:
+        """[2, rows] stems and prefixes in packed order, on the host, to be changed."""
+        return self._arrays["begins"][:, :rows]
 
     @property
     def fewest_left(self) -> int:
@@ -221,14 +231,9 @@ class Inputs:
         """Changes these words of the blocks to settle."""
         self._arrays["settle"][words] = tokens
 
-    def move(
-        self,
-        flat: Flat,
-        recent: WorkLists | None = None,
-        grown: Iterable[tuple[int, NDArray[np.int32]]] = (),
-    ) -> None:
-        """The same rows where `flat` has them; `grown` are the block tables that have new pages."""
-        flat.fill_begins(self._arrays, grown, self.room.batch.tiling, recent)
+    def move(self, flat: Flat, recent: WorkLists | None = None) -> None:
+        """The same rows where `flat` has them."""
+        flat.fill_begins(self._arrays, (), self.room.batch.tiling, recent)
 
     def send(self) -> None:
         """Begins to copy what is filled in to the device."""

@@ -29,7 +29,7 @@ from recguide.engine.scheduler import Scheduled
 from recguide.engine.scoring import picking, picking_spans, with_scores
 from recguide.speculation.noise import LuckyTokens
 from recguide.speculation.picks import logprobs
-from recguide.speculation.step import VERDICT, Judged, StepOutput
+from recguide.speculation.step import VERDICT, StepOutput
 
 Spans = Sequence[Sequence[slice]]
 """For each request, where the wanted slots of each of its rows lie among the W logits."""
@@ -55,7 +55,7 @@ class Judge:
         plan, docket = flight.plan, flight.docket
         decisions: list[Decision | None] = [None] * len(plan)
         by_host: list[int] = []
-        said = None if landed.output is None else _Said(landed.output, docket.judged, len(plan))
+        said = None if landed.output is None else _Said(landed.output, docket.blocks, len(plan))
         for i, (scheduled, place) in enumerate(zip(plan, docket.places, strict=True)):
             if scheduled.request.finish_reason is not None:
                 continue
@@ -144,17 +144,16 @@ def _steps(plan: Sequence[Scheduled], output: StepOutput) -> list[Decision | Non
 class _Said:
     """What the device said."""
 
-    def __init__(self, output: StepOutput, judged: Sequence[Judged], requests: int) -> None:
+    def __init__(self, output: StepOutput, blocks: Sequence[int], requests: int) -> None:
         self._output = output
         self._answers = _OfOne(output) if requests == 1 else _listed(output)
         self._all_well = np.count_nonzero(output.bad) == 0
         self._settled: list[Settled] = []
-        if not judged:
+        if not blocks:
             return
-        longest = max([len(block.block) for block in judged])
         self._settled = [
             Settled._make((*verdict[:VERDICT], verdict[VERDICT:]))
-            for verdict in output.verdicts[: len(judged), : VERDICT + longest].tolist()
+            for verdict in output.verdicts[: len(blocks), : VERDICT + max(blocks)].tolist()
         ]
 
     def decision(self, scheduled: Scheduled, spans: Sequence[slice], place: int) -> Decision:

@@ -15,21 +15,18 @@ class Landing:
     """An output on its way.
 
     Attributes:
-        words: [n] int32 of the host.
+        words: [n] int32 of the host, valid until the next forward is launched.
         event: after which they are there; None if they are.
-        shared: whether the next forward may write over them.
     """
 
-    words: Tensor
+    words: NDArray[np.int32]
     event: torch.cuda.Event | None = None
-    shared: bool = False
 
     def wait(self) -> NDArray[np.int32]:
         """The words, once the forward is done."""
         if self.event is not None:
             self.event.synchronize()
-        words = self.words.numpy()
-        return words.copy() if self.shared else words
+        return self.words
 
 
 class Landings:
@@ -44,20 +41,20 @@ class Landings:
     def fetch(self, output: Tensor) -> Landing:
         """Begins to copy output words [n] int32 to the host."""
         if not self._on_gpu:
-            return Landing(output)
+            return Landing(output.numpy())
         self._turn = turn = 1 - self._turn
         if len(output) > len(self._memory[turn]):
             self._memory[turn] = pinned_words(len(output))
         words = self._memory[turn][: len(output)]
         words.copy_(output, non_blocking=True)
         self._events[turn].record()
-        return Landing(words, self._events[turn])
+        return Landing(words.numpy(), self._events[turn])
 
-    def brought(self, words: Tensor) -> Landing:
+    def brought(self, words: NDArray[np.int32]) -> Landing:
         """What a graph copies to pinned words [n] int32 by itself, each time to the same ones."""
         self._turn = 1 - self._turn
         self._events[self._turn].record()
-        return Landing(words, self._events[self._turn], shared=True)
+        return Landing(words, self._events[self._turn])
 
 
 def pinned_words(count: int) -> Tensor:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from recguide.attention.packing import Flat
@@ -35,12 +37,12 @@ class Graph:
 
     Attributes:
         logits: [W, vocab], valid from a replay until that of any graph.
-        words: of its output, int32 on the host, valid from a replay's end until the next of this graph.
+        words: of its output, on the host, valid from a replay's end until the next of this graph.
     """
 
     graph: torch.cuda.CUDAGraph
     logits: Tensor
-    words: Tensor
+    words: NDArray[np.int32]
 
 
 class Replays:
@@ -182,7 +184,7 @@ class Replays:
             finally:
                 graph.capture_end()
         here.wait_stream(self._stream)
-        self._graphs[bucket] = Graph(graph, _borrowed(logits), words)
+        self._graphs[bucket] = Graph(graph, _borrowed(logits), words.numpy())
         return self._graphs[bucket]
 
     def _bring(self, size: int) -> None:

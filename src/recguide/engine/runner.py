@@ -30,7 +30,10 @@ from recguide.engine.scheduler import Scheduled
 from recguide.kv.cache import KVCache
 from recguide.kv.pages import PagePool
 from recguide.speculation.slots import Picker
-from recguide.speculation.step import Judged, settle_step
+from recguide.speculation.step import settle_step
+
+ENDLESS = 2**31
+"""Positions that no text has."""
 
 
 class Runner:
@@ -102,7 +105,7 @@ class Runner:
         flat, tables = self._flat(plan)
         return Flight(
             plan,
-            docket_of(plan, None),
+            docket_of(plan, None)[0],
             flat.tokens,
             flat.prefix_tokens,
             perf_counter(),
@@ -146,13 +149,13 @@ class Runner:
         recent: WorkLists,
     ) -> Docket:
         """Fills an input with a plan; returns who decides what."""
-        docket = docket_of(plan, inputs.room.settle)
+        docket, judged = docket_of(plan, inputs.room.settle)
         sampling = [scheduled.request.sampling for scheduled in plan]
-        inputs.fill(flat, tables, sampling, docket.judged, recent)
+        inputs.fill(flat, tables, sampling, judged, recent)
         return docket
 
     def standing(self, plan: Sequence[Scheduled], inputs: Inputs | None = None) -> Ready | None:
-        """Packs a plan of one request into an input of its own, to be `packed_again`; None without a graph.
+        """Packs a plan of one request into an input of its own; None without a graph.
 
         `inputs` are such an input of a plan of the same shape, which nobody needs any more.
         """
@@ -163,27 +166,6 @@ class Runner:
         inputs = inputs or self._with_graphs.own_inputs(bucket)
         return Ready(plan, self._filled(inputs, plan, flat, tables, self._recent), flat, bucket, inputs)
 
-    def placed(self, ready: Ready, prefix: int) -> Ready:
-        """What `standing` packed where its request has so many tokens cached; to be `packed_again`."""
-        flat = ready.flat.beginning(np.array([[0], [prefix]], np.int32).repeat(len(ready.flat.rows), 1))
-        ready.inputs.move(flat, self._recent, ((0, ready.plan[0].request.table.array),))
-        return Ready(ready.plan, ready.docket, flat, ready.bucket, ready.inputs)
-
-    def packed_again(
-        self, ready: Ready, stems: Sequence[int], tokens: Sequence[int], judged: Judged
-    ) -> Ready:
-        """Another forward of the same shape, of the same request, where it is `placed`.
-
-        Args:
-            stems: of its rows.
-            tokens: in packed order.
-            judged: its block.
-        """
-        flat = ready.flat.beginning(np.array([stems, ready.flat.begins[1]], np.int32))
-        ready.inputs.fill_again(flat, tokens, judged, self._recent)
-        docket = Docket(ready.docket.spans, [judged], ready.docket.places)
-        return Ready(ready.plan, docket, flat, ready.bucket, ready.inputs)
-
     def ready_again(self, ready: Ready, grown: Iterable[int]) -> Ready:
         """Packs the plain steps that follow those of `ready`; `grown` are requests of it with new pages."""
         assert ready.bucket is not None, "steps run through graphs"
@@ -192,6 +174,17 @@ class Runner:
         tables = ((at, ready.plan[at].request.table.array) for at in grown)
         inputs.fill_step(ready.inputs, flat, tables, self._recent)
         return replace(ready, flat=flat, inputs=inputs)
+
+    def list_work(self, ready: Ready) -> int:
+        """Lists the work of a forward of one request where its rows stand by now; returns `until`."""
+        ready.inputs.move(ready.flat, self._recent)
+        return self.until(ready)
+
+    def until(self, ready: Ready) -> int:
+        """The furthest prefix at which the work that is listed for a forward of one request is its work,
+        whatever its stems; −1 if that is not known."""
+        tiling, prefix = ready.inputs.room.batch.tiling, int(ready.flat.begins[1, 0])
+        return ENDLESS if tiling is None else self._recent.until(ready.flat.structure, tiling, prefix)
 
     def moved(self, ready: Ready, by: NDArray[np.int32]) -> Ready:
         """The same forward with its rows [rows] so many positions further on."""

@@ -24,6 +24,8 @@ from recguide.speculation.settle import Verdicts, settle
 Words = NDArray[np.int32]
 HEADER = 4
 """Words of a request before its lists: length, cap, trusted, first pick."""
+CAP = 1
+"""Which of them is the cap."""
 VERDICT = 5
 """Words of a verdict before its tokens: acceptance, emitted, stopped, covered, reused."""
 INTEGERS = 2 + CANDIDATES
@@ -87,9 +89,14 @@ class SettleShape:
         """Word of a table at which the block of that request begins, by its index among those judged."""
         return judged * self.stride + HEADER
 
+    def branches_at(self, judged: int) -> int:
+        """Word at which that request's branches begin: their slots, then, as many words further as there is
+        room for branches, what their slots 0 hold."""
+        return self.block_at(judged) + self.block + self.stops
+
     def caps(self, words: Words, requests: int) -> Words:
         """[requests] tokens that each of the first may still emit: a filled table's own, to be changed."""
-        return words[: requests * self.stride].reshape(requests, self.stride)[:, 1]
+        return words[: requests * self.stride].reshape(requests, self.stride)[:, CAP]
 
     def fill(self, words: Words, judged: Sequence[Judged]) -> None:
         """Writes a table; requests beyond those of `judged` are inert.
@@ -200,7 +207,7 @@ class SettleTable:
 
 @light
 class StepOutput:
-    """What a step decided, on the host: views of what it wrote, so copy what has to outlive the buffer.
+    """What a step decided, on the host: views of its words, so copy what has to outlive them.
 
     Attributes:
         verdicts: [R, VERDICT + B], acceptance, emitted, stopped, covered and reused as `settle.Outcome` has
@@ -247,6 +254,11 @@ class StepOutput:
     def tokens(self) -> Words:
         """[W]."""
         return self.integers[0]
+
+    @property
+    def candidates(self) -> Words:
+        """[W], those of the first rank."""
+        return self.integers[1]
 
     @property
     def bad(self) -> Words:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from recguide.speculation.rows import Branch, Draft
 
+Branches = Callable[[Sequence[float], Sequence[int]], tuple[Branch, ...]]
+"""(margins, best candidates) of a draft's slots, slot 0 included → branches, whose lengths are set later."""
 
-def no_branches(_: Draft) -> tuple[Branch, ...]:
+
+def no_branches(_margins: Sequence[float], _candidates: Sequence[int]) -> tuple[Branch, ...]:
     return ()
 
 
@@ -20,7 +23,7 @@ class Method:
         name: what users call it.
         drafts: False makes every round an AR step.
         verifies: False emits a finished draft as it is.
-        branches: the branches to run beside the verification of a draft; their lengths are set later.
+        branches: the branches to run beside the verification of a draft.
         refines: None fills a block in one draft forward; else how a draft with picked tokens, their
             confidences (p1) and a threshold keeps some slots and leaves others masked.
         threshold: what `refines` gets from a request that names none.
@@ -30,7 +33,7 @@ class Method:
     name: str
     drafts: bool = True
     verifies: bool = True
-    branches: Callable[[Draft], tuple[Branch, ...]] = no_branches
+    branches: Branches = no_branches
     refines: Callable[[Draft, tuple[float, ...], float], Draft] | None = None
     threshold: float = 0.0
     refuses: frozenset[str] = field(default=frozenset({"threshold"}))
