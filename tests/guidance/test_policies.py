@@ -93,7 +93,7 @@ def test_rho_falls_with_load():
 def test_the_overlap_is_the_method_s(margins):
     mine = overlap(view(draft=8, margin=[1.0, *margins]), np.array([8]))
     theirs = paper_branches((1.0, *margins), range(8))
-    expected = [(b.slot, 0 if b.kind is BranchKind.CONTINUATION else 1) for b in theirs]
+    expected = [(slot, 0 if kind is BranchKind.CONTINUATION else 1) for kind, slot, _ in theirs]
     assert list(zip(mine.slot.tolist(), mine.head.tolist(), strict=True)) == expected
 
 

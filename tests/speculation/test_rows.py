@@ -17,12 +17,11 @@ MASK = 99
 def test_the_overlap_rule(later):
     """Two earliest slots under δ get a correction; the continuation runs while at most two are under δ."""
     margins = [0.0, *later]  # slot 0 is known and never risky, whatever stands there
-    branches = RECGUIDE.branches(margins, range(50, 50 + len(margins)))
+    sites = RECGUIDE.branches(margins, range(50, 50 + len(margins)))
     risky = [slot for slot, margin in enumerate(margins) if slot and margin < 0.5]
-    corrections = [branch for branch in branches if branch.kind is BranchKind.CORRECTION]
-    assert [(branch.slot, branch.head) for branch in corrections] == [(slot, 50 + slot) for slot in risky[:2]]
-    rest = [branch for branch in branches if branch.kind is not BranchKind.CORRECTION]
-    assert rest == ([Branch(BranchKind.CONTINUATION, len(margins))] if len(risky) <= 2 else [])
+    corrections = [(BranchKind.CORRECTION, slot, 50 + slot) for slot in risky[:2]]
+    rest = [(BranchKind.CONTINUATION, len(margins), None)] if len(risky) <= 2 else []
+    assert sites == corrections + rest
 
 
 def test_rows_of_a_verification_with_every_kind_of_branch():

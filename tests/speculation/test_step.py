@@ -65,11 +65,11 @@ def laid_out(cases, before):
         tokens += case["picks"]
         for (slot, head), predicted in zip(case["branches"], case["predicted"], strict=True):
             if head == -1:
-                branches.append(Branch(BranchKind.ANY, slot))
+                branches.append(Branch(BranchKind.ANY, slot, 2))
             elif predicted:
-                branches.append(Branch(BranchKind.CONTINUATION, slot))
+                branches.append(Branch(BranchKind.CONTINUATION, slot, 2))
             else:
-                branches.append(Branch(BranchKind.CORRECTION, slot, head=head))
+                branches.append(Branch(BranchKind.CORRECTION, slot, 2, head))
             heads.append(len(tokens))
             tokens.append(head if head >= 0 else 3)
         judged.append(
@@ -115,7 +115,7 @@ def test_every_place_of_a_stop_and_the_cap_in_a_full_block(settler):
     cases = [(stop, cap) for stop in range(11, 20) for cap in range(1, 10)]
     for start in range(0, len(cases), 32):
         some = cases[start : start + 32]
-        branches = (Branch(BranchKind.CORRECTION, 3, head=13), Branch(BranchKind.CONTINUATION, 8))
+        branches = (Branch(BranchKind.CORRECTION, 3, 2, 13), Branch(BranchKind.CONTINUATION, 8, 2))
         judged = [Judged(range(10, 18), 0, cap, False, (stop,), branches, (-1, 7)) for stop, cap in some]
         _, output = run(settler, judged, range(11, 19), shape)
         for at, (stop, cap) in enumerate(some):
@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_refused():
     fitting = Judged((1, 2), 0, 5, False, (3,))
     small.fill(words, [fitting])
     assert small.fits(fitting)
-    branch = Branch(BranchKind.ANY, 1)
+    branch = Branch(BranchKind.ANY, 1, 2)
     for wrong in (
         fitting._replace(block=(1, 2, 3)),
         fitting._replace(stops=(1, 2)),

@@ -56,8 +56,8 @@ def laid_out(runner: Runner, text: Text, method: Method, block: int) -> Tensor:
                 keep, layout = 1, replay.step(index)
             else:
                 tokens = (*text.tokens[index : index + keep], *draft.tokens[keep:])
-                branches = method.branches(draft.margins, draft.candidates[0])
-                layout = replay.verify(index, tokens, rows.fit_branches(branches, block, left))
+                sites = method.branches(draft.margins, draft.candidates[0])
+                layout = replay.verify(index, tokens, rows.fit_branches(sites, block, left))
             logits.append(replay.run(layout)[:keep])
             index, halved = index + keep, not halved
         return torch.cat(logits)

@@ -252,7 +252,7 @@ class DraftAlone:
 
     def came_true(self, output: StepOutput) -> bool:
         _, _, stopped, _, reused, *_ = output.verdicts[0].tolist()
-        return not stopped and reused < 0 and not count_nonzero(output.bad[: self.picks])
+        return not stopped and reused < 0 and not any(output.bad[: self.picks].tolist())
 
     def completed(self, output: StepOutput, runner: Runner) -> Ready:
         _, emitted, _, _, _, *tokens = output.verdicts[0].tolist()

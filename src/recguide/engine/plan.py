@@ -56,11 +56,11 @@ def lay_out(
     draft = request.draft or rows.blank_draft(request.seed_token, block, mask)
     if draft.masked:
         return rows.draft(index, request.cached, draft, adapter=adapter)
-    branches = request.method.branches(draft.margins, draft.candidates[0])
-    fitted = rows.fit_branches(branches, request.block, request.remaining)
+    sites = request.method.branches(draft.margins, draft.candidates[0])
+    branches = rows.fit_branches(sites, request.block, request.remaining)
     # A draft that was begun before it was known what would be left may reach past the cap.
     tokens = draft.tokens[: request.remaining] if request.method.verifies else draft.tokens
-    return rows.verify(index, request.cached, tokens, fitted, mask=mask, adapter=adapter, draft=draft)
+    return rows.verify(index, request.cached, tokens, branches, mask=mask, adapter=adapter, draft=draft)
 
 
 def prefill(request: Request, index: int, start: int, chunk: int, then: Continued | None = None) -> Layout:

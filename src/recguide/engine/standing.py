@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-
-import numpy as np
+from operator import sub
 
 from recguide.core import light
 from recguide.engine.docket import BY_HOST, Docket
@@ -94,13 +93,14 @@ class StandingRounds:
                 return None
             seed = said[emitted - 1]
         request, drafted = awaited.request, awaited.drafted[number]
-        if np.count_nonzero(output.bad[: awaited.wanted]):
+        if any(output.bad[: awaited.wanted].tolist()):
             return None
         prefix, left = request.cached + emitted, request.remaining - emitted
         block = 1 + drafted.stop - drafted.start
         if left < block or prefix + block > request.table.capacity:
             return None
-        branches = fit_branches(request.method.branches(*_statistics(output, drafted)), request.block, left)
+        margins, candidates = _statistics(output, drafted)
+        branches = fit_branches(request.method.branches(margins, candidates), request.block, left)
         shaped = self._rounds.get(shape_of(block, branches))
         if shaped is None:
             return None
@@ -178,5 +178,4 @@ def _awaited(one: Scheduled, docket: Docket) -> _Awaited | None:
 def _statistics(output: StepOutput, drafted: slice) -> tuple[list[float], list[int]]:
     """Margins and best candidates of a block by its picks, as they stand in a `Draft`."""
     p1, p2 = output.reals[:2, drafted].tolist()
-    margins = [1.0, *[best - second for best, second in zip(p1, p2, strict=True)]]
-    return margins, [0, *output.candidates[drafted].tolist()]
+    return [1.0, *map(sub, p1, p2)], [0, *output.candidates[drafted].tolist()]

@@ -21,6 +21,10 @@ class BranchKind(StrEnum):
     """The round ends at the branch's slot; the verifier's token overwrites slot 0 (TiDAR)."""
 
 
+Site = tuple[BranchKind, int, int | None]
+"""Where a branch may run: its kind, its slot, and its head, whatever its length."""
+
+
 @light
 class Branch:
     """A prospective next draft whose slot 0 lies at slot `slot` of the block being verified (1..B).
@@ -31,7 +35,7 @@ class Branch:
 
     kind: BranchKind
     slot: int
-    block: int = 0
+    block: int
     head: int | None = None
 
 
@@ -255,17 +259,14 @@ def _branch_row(causal: Row, stem: int, branch: Branch, mask: int, adapter: bool
     )
 
 
-def fit_branches(branches: Sequence[Branch], block: int, remaining: int) -> tuple[Branch, ...]:
-    """Gives every branch its length; one that would leave no slot to draft before the cap is dropped.
+def fit_branches(sites: Sequence[Site], block: int, remaining: int) -> list[Branch]:
+    """The branches at these sites, each as long as it may be; one that would leave no slot to draft before
+    the cap is dropped.
 
     `remaining` tokens may still be emitted; an outcome at slot p emits p of them.
     """
-    if not branches:
-        return ()
-    return tuple(
-        [
-            Branch(branch.kind, branch.slot, min(block, remaining - branch.slot), branch.head)
-            for branch in branches
-            if min(block, remaining - branch.slot) >= 2
-        ]
-    )
+    return [
+        Branch(kind, slot, min(block, remaining - slot), head)
+        for kind, slot, head in sites
+        if min(block, remaining - slot) >= 2
+    ]

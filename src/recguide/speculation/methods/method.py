@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from recguide.speculation.rows import Branch, Draft
+from recguide.speculation.rows import Draft, Site
 
-Branches = Callable[[Sequence[float], Sequence[int]], tuple[Branch, ...]]
-"""(margins, best candidates) of a draft's slots, slot 0 included → branches, whose lengths are set later."""
+Branches = Callable[[Sequence[float], Sequence[int]], Sequence[Site]]
+"""(margins, best candidates) of a draft's slots, slot 0 included → where branches run."""
 
 
-def no_branches(_margins: Sequence[float], _candidates: Sequence[int]) -> tuple[Branch, ...]:
+def no_branches(_margins: Sequence[float], _candidates: Sequence[int]) -> Sequence[Site]:
     return ()
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from recguide.speculation.methods.method import Method
-from recguide.speculation.rows import Branch, BranchKind
+from recguide.speculation.rows import BranchKind, Site
 
 DELTA = 0.5
 """δ: a drafted slot with a margin below it is risky."""
@@ -15,17 +15,16 @@ _CORRECTION, _CONTINUATION = BranchKind.CORRECTION, BranchKind.CONTINUATION
 """Looked up once: an enumeration answers slowly."""
 
 
-def branches(margins: Sequence[float], candidates: Sequence[int]) -> tuple[Branch, ...]:
+def branches(margins: Sequence[float], candidates: Sequence[int]) -> list[Site]:
     """Corrections at the two earliest risky slots; a continuation when at most two are risky.
 
     The whole block is scanned, since the count of risky slots decides on the continuation.
     """
-    block = len(margins)
-    risky = [slot for slot in range(1, block) if margins[slot] < DELTA]
-    corrections = [Branch(_CORRECTION, slot, head=candidates[slot]) for slot in risky[:CORRECTIONS]]
-    if len(risky) > CORRECTIONS:
-        return tuple(corrections)
-    return (*corrections, Branch(_CONTINUATION, block))
+    risky = [slot for slot, margin in enumerate(margins) if margin < DELTA and slot]
+    sites: list[Site] = [(_CORRECTION, slot, candidates[slot]) for slot in risky[:CORRECTIONS]]
+    if len(risky) <= CORRECTIONS:
+        sites.append((_CONTINUATION, len(margins), None))
+    return sites
 
 
 RECGUIDE = Method("recguide", branches=branches)
