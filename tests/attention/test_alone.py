@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.attention.test_work import by_tile, merges_of
 
 from recguide.attention import alone, work
 from recguide.attention.alone import CUTS, MOST, SHAPES, SOON, WorkAlone
+from recguide.attention.packing import Flat
 from recguide.attention.work import RowColumns, Tiling, cut_evenly, work_list
+from recguide.core import Row
 
 FIXED = [work.QUERY, work.TOKENS, work.HEAD, work.REQUEST, work.DRAFT, work.DRAFT_END]
 """Of an item, what does not move with its rows."""
@@ -48,15 +49,13 @@ def rounds(draw):
     return rows, draw(st.integers(0, 300))
 
 
-def columns(rows, prefix):
-    stem, causal, length = (np.array(column) for column in zip(*rows, strict=True))
-    same = np.zeros(len(rows), np.int32)
-    return RowColumns(same, same + prefix, stem.astype(np.int32), causal, length.astype(np.int32))
+def flat_of(rows, prefix=0, request=0):
+    rows = [Row(request, prefix, (0,) * length, causal, stem=stem) for stem, causal, length in rows]
+    return Flat(rows, [range(prefix + 10**4)] * (request + 1), 1)
 
 
-def lying(rows):
-    """What tells rows apart but for where they begin."""
-    return tuple((causal, length) for _, causal, length in rows)
+def listed_by(known, rows, prefix, tiling):
+    return known.work_list(flat_of(rows, prefix).structure, prefix, tiling)
 
 
 @settings(max_examples=200, deadline=None)
@@ -65,11 +64,9 @@ def test_it_lists_what_the_rows_alone_give_and_few_blocks_more(met, tiling, refr
     known = WorkAlone()
     step = 1 + -(-alone.SPARE // tiling.keys)
     for rows, prefix in met:
-        now = columns(rows, prefix)
-        order, listed = known.work_list(lying(rows), now, tiling)
-        expected_order, fresh = work_list(now, tiling)
-        for column in (work.TOKEN, work.OWN):
-            np.testing.assert_array_equal(order[:, column], expected_order[:, column])
+        now = RowColumns.of(flat_of(rows, prefix).packed_rows)
+        listed = listed_by(known, rows, prefix, tiling)
+        _, fresh = work_list(now, tiling)
         found, expected = by_tile(listed, tiling), by_tile(fresh, tiling)
         assert found.keys() == expected.keys()
         keys = now.length.sum() + now.length[now.causal].sum()  # that a tile may meet and another not
@@ -110,7 +107,7 @@ def cuts_made(monkeypatch, known, met, tiling, *, refreshed):
     monkeypatch.setattr(alone, "cut_evenly", lambda *args: made.append(args) or cut_evenly(*args))
     for rows, prefix in met:
         before = len(made)
-        known.work_list(lying(rows), columns(rows, prefix), tiling)
+        listed_by(known, rows, prefix, tiling)
         waited.append(len(made) - before)
         if refreshed:
             known.refresh()
@@ -152,30 +149,31 @@ def test_a_list_serves_whatever_stems_until_there_and_no_further(met, tiling, da
     known, (rows, prefix) = WorkAlone(), met
     length = sum(tokens for _, causal, tokens in rows if causal)
     others = [(0 if causal else data.draw(st.integers(0, length)), causal, own) for _, causal, own in rows]
-    assert known.until(lying(rows), tiling, prefix) == -1
-    _, listed = known.work_list(lying(rows), columns(rows, prefix), tiling)
-    until = known.until(lying(rows), tiling, prefix)
+    lies = flat_of(rows).structure
+    assert known.until(lies, tiling, prefix) == -1
+    listed = known.work_list(lies, prefix, tiling)
+    until = known.until(lies, tiling, prefix)
     assert until >= prefix
     for at, serves in ((prefix, True), (until, True), (until + 1, False)):
-        _, other = known.work_list(lying(rows), columns(others, at), tiling)
-        assert (other is listed) == serves
+        assert (listed_by(known, others, at, tiling) is listed) == serves
 
 
 def test_several_requests_long_chunks_and_exact_mode_are_for_others():
     known, tiling = WorkAlone(), tiling_of()
-    two = columns([(0, True, 1), (0, True, 1)], 5)._replace(request=np.array([0, 1], np.int32))
     one = [(0, True, 1)]
-    chunk = [(0, True, MOST + 1)]
-    assert known.work_list("two", two, tiling) is None
-    assert known.work_list("chunk", columns(chunk, 0), tiling) is None
-    assert known.work_list("one", columns(one, 0), tiling_of(exact=True)) is None
-    assert known.until("one", tiling_of(exact=True), 0) == -1
-    assert known.work_list("one", columns(one, 0), tiling) is not None
+    two = Flat([Row(request, 5, (0,), True) for request in range(2)], [range(9)] * 2, 1)
+    assert known.work_list(two.structure, 5, tiling) is None
+    assert known.work_list(flat_of(one, request=1).structure, 0, tiling) is None
+    assert listed_by(known, [(0, True, MOST + 1)], 0, tiling) is None
+    assert listed_by(known, one, 0, tiling_of(exact=True)) is None
+    assert known.until(flat_of(one).structure, tiling_of(exact=True), 0) == -1
+    assert listed_by(known, one, 0, tiling) is not None
 
 
 def test_only_so_much_is_kept():
     known, tiling = WorkAlone(), tiling_of(programs=2)
     for at in range(SHAPES + 10):
-        known.work_list(at, columns([(0, True, 1 + at % 3)], 100 * at), tiling)
+        rows = [(0, True, 1 + at % 3), *[(0, False, 1 + at // 3 % 7)] * (at // 21)]
+        listed_by(known, rows, 100 * at, tiling)
     assert len(known._shapes) <= SHAPES
     assert all(len(cuts._known) <= CUTS for cuts in known._cuts.values())

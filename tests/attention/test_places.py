@@ -10,7 +10,8 @@ from tests.attention.batches import batches
 from recguide.attention.columns import Columns
 from recguide.attention.packing import BatchShape, Flat
 from recguide.attention.places import WantedPlaces, place_by_kernel, places_of
-from recguide.attention.work import RowColumns, Tiling, work_list
+from recguide.attention.tiles import work_of
+from recguide.attention.work import CACHED, OPEN, QUERY, SEEN, TOKENS, RowColumns, Tiling, work_list
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TILING = Tiling(
@@ -54,9 +55,15 @@ class Filled:
         assert self.wanted.position.tolist() == [*slots, *[INERT] * padding]
         assert self.wanted.start.tolist() == [*begin, *[-7] * padding]
         if self.tiling is not None:
-            order, work = work_list(RowColumns.of(rows), self.tiling)
+            order, _ = work_list(RowColumns.of(rows), self.tiling)
             np.testing.assert_array_equal(self.tensors["order"][:n].cpu(), order)
-            np.testing.assert_array_equal(self.tensors["work"][: len(work)].cpu(), work)
+            begins = self.tensors["begins"][:, : len(rows)].cpu().numpy()
+            listed = work_of(self.flat.structure, begins, TILING)
+            for row, item in enumerate(listed):
+                if item[TOKENS] > 0 and row != TILING.programs:
+                    seen = order[item[QUERY] : item[QUERY] + item[TOKENS], SEEN]
+                    item[CACHED], item[OPEN] = seen.max(), seen.min()
+            np.testing.assert_array_equal(self.tensors["work"][: len(listed)].cpu(), listed)
 
     def spoil(self):
         """Ends that belong to other prefixes, as a list has them that is used again."""

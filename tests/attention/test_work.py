@@ -118,14 +118,6 @@ def _check_order(order, batch):
 
 @settings(max_examples=150, deadline=None)
 @given(batches(prefix=30, length=12), tilings())
-def test_few_rows_are_cut_like_many(case, tiling):
-    rows = RowColumns.of(pack(*case).rows)
-    for few, any_number in zip(work._tiles_of_few(rows, tiling), work._tiles(rows, tiling), strict=True):
-        assert few.tolist() == any_number.tolist()
-
-
-@settings(max_examples=150, deadline=None)
-@given(batches(prefix=30, length=12), tilings())
 def test_results_of_split_tiles_lie_side_by_side_and_apart_from_others(case, tiling):
     rows = pack(*case).rows
     _, listed = work_list(RowColumns.of(rows), tiling)

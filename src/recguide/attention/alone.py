@@ -8,15 +8,15 @@ the last tile, and the keys in flight that each tile meets.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from recguide.attention.structure import Structure
+from recguide.attention.tiles import tiles_of_all
 from recguide.attention.work import (
-    CACHED,
     DRAFT,
     DRAFT_END,
     HOME,
@@ -25,10 +25,8 @@ from recguide.attention.work import (
     PARTIAL,
     QUERY,
     TOKENS,
-    RowColumns,
     Tiling,
     cut_evenly,
-    tiles_of,
 )
 
 Ints = NDArray[np.int32]
@@ -49,26 +47,28 @@ class WorkAlone:
     """Makes the work lists of single requests."""
 
     def __init__(self) -> None:
-        self._shapes: dict[tuple[Hashable, Tiling], _Shape | None] = {}
+        self._shapes: dict[tuple[Structure, Tiling], _Shape | None] = {}
         self._cuts: dict[tuple[int, Tiling], _Cuts] = {}
         self._listed = lru_cache(LISTS)(_Cut.listed)
         self._prefix = 0
         """Where the last one stood."""
 
-    def work_list(self, lies: Hashable, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints] | None:
-        """What `work.work_list` returns, but for where keys end, and with a few blocks to spare; None for
-        rows of several requests or very many tokens, and in exact mode.
+    def work_list(self, lies: Structure, prefix: int, tiling: Tiling) -> Ints | None:
+        """What `work.work_list` makes, but for where keys end, and with a few blocks to spare, so that stems
+        do not matter; None for rows of several requests or very many tokens, and in exact mode.
 
-        Args: lies: tells rows apart that differ in more than prefixes and stems. The arrays are kept here.
+        The array is kept here.
         """
+        if len(lies.lengths) > 1:
+            return None
         key = lies, tiling
-        shape = self._shapes[key] if key in self._shapes else self._met(key, rows)
+        shape = self._shapes[key] if key in self._shapes else self._met(key)
         if shape is None:
             return None
-        self._prefix = shape.cuts.met_at = prefix = int(rows.prefix[0])
-        return shape.order, self._listed(shape.cuts.over(prefix + shape.reach), shape)
+        self._prefix = shape.cuts.met_at = prefix
+        return self._listed(shape.cuts.over(prefix + shape.reach), shape)
 
-    def until(self, lies: Hashable, tiling: Tiling, prefix: int) -> int:
+    def until(self, lies: Structure, tiling: Tiling, prefix: int) -> int:
         """The furthest prefix that the list made for this one serves as well, of rows that lie so, whatever
         their stems; −1 if it makes none of them."""
         shape = self._shapes.get((lies, tiling))
@@ -80,26 +80,23 @@ class WorkAlone:
             if abs(self._prefix - cuts.met_at) <= LATELY and cuts.made(self._prefix + SOON + cuts.reach):
                 return
 
-    def _met(self, key: tuple[Hashable, Tiling], rows: RowColumns) -> _Shape | None:
+    def _met(self, key: tuple[Structure, Tiling]) -> _Shape | None:
         if len(self._shapes) == SHAPES:
             self._shapes.clear()
-        tiling = key[1]
-        others = tiling.exact or rows.request.any() or rows.length.sum() > MOST
-        self._shapes[key] = shape = None if others else self._shape(rows, tiling)
+        lies, tiling = key
+        others = tiling.exact or lies.owners[0, 0] or lies.tokens > MOST
+        self._shapes[key] = shape = None if others else self._shape(lies, tiling)
         return shape
 
-    def _shape(self, rows: RowColumns, tiling: Tiling) -> _Shape:
-        nowhere = np.zeros_like(rows.prefix)
-        stem = np.where(rows.causal, nowhere, np.int32(rows.length @ rows.causal))
-        order, tiles = tiles_of(rows._replace(prefix=nowhere, stem=stem), tiling)
-        flying = tiles[:, DRAFT : DRAFT_END + 1]
-        reach = int((tiles[:, CACHED] + flying[:, 1] - flying[:, 0]).max())
+    def _shape(self, lies: Structure, tiling: Tiling) -> _Shape:
+        tiles, keys = tiles_of_all(lies, np.zeros((2, len(lies.packed)), np.int32), tiling)
+        reach = max([cached for cached, _ in keys])
         many = len(tiles), tiling
         if many not in self._cuts:
             self._cuts[many] = _Cuts(*many)
         cuts = self._cuts[many]
         cuts.reach = max(cuts.reach, reach)
-        return _Shape(order, flying, int(tiles[-1, TOKENS]), reach, cuts)
+        return _Shape(tiles[:, DRAFT : DRAFT_END + 1], int(tiles[-1, TOKENS]), reach, cuts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,14 +104,12 @@ class _Shape:
     """What rows decide, wherever they begin.
 
     Attributes:
-        order: as `work_list` returns it.
         flying: [tiles, 2], the fields DRAFT and DRAFT_END of each.
         last: tokens of the last tile.
         reach: keys beyond the prefix that a tile meets at most.
         cuts: of so many tiles.
     """
 
-    order: Ints
     flying: Ints
     last: int
     reach: int

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from recguide.attention.columns import Arrays, Column, Columns
-from recguide.attention.places import FACTS, SLOT, places_of
+from recguide.attention.places import FACTS, SLOT, STEM, places_of
 from recguide.attention.recent import WorkLists
-from recguide.attention.structure import Structure, structure_of
-from recguide.attention.work import FIELDS, OWN, SEEN, TOKEN, RowColumns, Tiling, items_cap, work_list
+from recguide.attention.structure import MASKED, Structure, structure_of
+from recguide.attention.tiles import work_of
+from recguide.attention.work import FIELDS, OWN, SEEN, TOKEN, Tiling, items_cap
 from recguide.core import AdapterUse, PackedBatch, RecGuideError, Row
 
 Ints = NDArray[np.int32]
@@ -41,7 +42,7 @@ class BatchShape:
     tiling: Tiling | None = None
 
     def columns(self) -> dict[str, Column]:
-        """The arrays of a batch: first those that `fill_structure` writes, from "order" on all others.
+        """The arrays of a batch: first those that `fill_structure` writes, from "work" on all others.
 
         Block tables come last, so that a copy may leave out unused ones.
         """
@@ -98,7 +99,7 @@ class Flat:
     @property
     def prefix_tokens(self) -> int:
         """M, the prefix of each request once."""
-        return int(self.begins[1, self.structure.first_rows].sum())
+        return int(self._packed_begins[1].take(self.structure.owners[2]).sum())
 
     @property
     def tokens(self) -> int:
@@ -141,7 +142,8 @@ class Flat:
         recent: WorkLists | None = None,
     ) -> None:
         """Writes what `fill_structure` leaves out."""
-        arrays["tokens"][: self.tokens] = list(chain.from_iterable([row.tokens for row in self.packed_rows]))
+        tokens = chain.from_iterable([row.tokens for row in self.packed_rows])
+        arrays["tokens"][: self.tokens] = np.fromiter(tokens, np.int32, self.tokens)
         self.fill_begins(arrays, enumerate(tables), tiling, recent)
 
     def fill_begins(
@@ -160,13 +162,9 @@ class Flat:
         block_tables = arrays["block_tables"]
         for request, table in tables:
             block_tables[request, : len(table)] = table
-        if tiling is None:
-            return
-        stems, prefixes = begins
-        rows = RowColumns(lies.requests, prefixes, stems, lies.causal, lies.lengths)
-        order, work = work_list(rows, tiling) if recent is None else recent.work_list(lies, rows, tiling)
-        arrays["order"][: self.tokens] = order
-        arrays["work"][: len(work)] = work
+        if tiling is not None:
+            work = work_of(lies, begins, tiling) if recent is None else recent.work_list(lies, begins, tiling)
+            arrays["work"][: len(work)] = work
 
     @property
     def _packed_begins(self) -> Ints:
@@ -176,16 +174,17 @@ class Flat:
 def fill_structure(arrays: Arrays, lies: Structure) -> None:
     """Writes all of a batch that its structure decides, padding included."""
     n, w, facts = lies.tokens, len(lies.wanted), arrays["facts"]
-    facts[: len(lies.facts), :n] = lies.facts
+    facts[:STEM, :n] = lies.facts[:, :STEM].T
     facts[:SLOT, n:], facts[SLOT:, n:] = -1, 0  # of no row and no request
     arrays["tokens"][n:], arrays["positions"][n:], arrays["kv_slots"][lies.written :] = 0, 0, -1
     causal, touched, masked = arrays["causal"], arrays["adapter_on"], arrays["masked"]
     causal[: lies.written], causal[lies.written :] = True, False
     touched[: lies.adapter_start], touched[lies.adapter_start :] = False, True
     touched[n:] = lies.use is AdapterUse.ALL
-    masked[:] = False
-    masked[lies.masked] = True
-    arrays["wanted"][:w], arrays["wanted"][w:] = lies.wanted, 0
+    masked[:n], masked[n:] = lies.facts[:, MASKED], False
+    arrays["wanted"][:w], arrays["wanted"][w:] = lies.wanted[:, -1], 0
+    if len(arrays["order"]):
+        arrays["order"][:n] = lies.order
 
 
 def pack(

@@ -2,7 +2,7 @@
 
 What a work list says depends on how rows lie, and on how many blocks of keys each tile sees; where the last
 block ends is worked out in the forward (see `places`). So a list is made with some blocks to spare for each
-tile, and serves again until rows have moved so far that some tile may see more blocks than it lists, or far
+tile, and serves again until texts have grown so far that some tile may see more blocks than it lists, or far
 fewer; shortly before, it is made anew while nobody waits. Blocks that are listed and do not exist cost
 nothing: an item ends where its keys do.
 """
@@ -10,19 +10,22 @@ nothing: an item ends where its keys do.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
 from dataclasses import dataclass
+from operator import add
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recguide.attention.alone import WorkAlone
-from recguide.attention.work import CACHED, DRAFT, DRAFT_END, TOKENS, RowColumns, Tiling, work_list
+from recguide.attention.structure import Structure
+from recguide.attention.tiles import tiles_of_all, work_of
+from recguide.attention.work import Tiling, shared_out
 
 Ints = NDArray[np.int32]
 
-_Key = tuple[Hashable, Tiling]
+_Key = tuple[Structure, Tiling, bytes]
+"""How rows lie, how they are cut, and in exact mode their stems."""
 
 KEPT = 64
 """Arrangements of rows whose list is kept, the last one of each, and others that have been met."""
@@ -39,34 +42,31 @@ class _Known:
     """A list, and how far it serves.
 
     Attributes:
-        begin: [rows], where the rows began for which it was made: prefix and stem.
-        back, on: tokens that all rows may have moved at least, at most.
+        prefixes: [rows], those for which it was made.
+        back, on: tokens that all of them may have grown at least, at most.
     """
 
-    order: Ints
     work: Ints
-    begin: Ints
+    prefixes: Ints
     back: int
     on: int
 
-    def serves(self, begin: Ints) -> int:
-        """Positions that rows which begin there may move on, negative if it does not serve them."""
-        moved = begin - self.begin
-        return self.on - int(moved.max()) if moved.min() >= self.back else -1
+    def serves(self, prefixes: Ints) -> int:
+        """Positions that texts may grow which are so long, negative if it does not serve them."""
+        grown = prefixes - self.prefixes
+        return self.on - int(grown.max()) if grown.min() >= self.back else -1
 
 
 class WorkLists(Protocol):
     """Makes work lists."""
 
-    def work_list(self, lies: Hashable, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
-        """What `work.work_list` returns, but for where keys end, and with blocks to spare where it does not
-        matter. The arrays are kept here.
-
-        Args: lies: tells rows apart that differ in more than prefixes and stems.
+    def work_list(self, lies: Structure, begins: Ints, tiling: Tiling) -> Ints:
+        """What `tiles.work_of` makes, but for where keys end, and with blocks to spare where it does not
+        matter. The array is kept here.
         """
         ...
 
-    def until(self, lies: Hashable, tiling: Tiling, prefix: int) -> int:
+    def until(self, lies: Structure, tiling: Tiling, prefix: int) -> int:
         """The furthest prefix that the list made for this one serves as well, of rows that lie so, whatever
         their stems; −1 if that is not known."""
         ...
@@ -79,13 +79,13 @@ class RecentWork:
         self._alone = WorkAlone()
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
         self._met: OrderedDict[_Key, None] = OrderedDict()
-        self._short: dict[_Key, RowColumns] = {}
-        """Those that will not serve much longer, and whom they have served."""
+        self._short: dict[_Key, Ints] = {}
+        """Those that will not serve much longer, and where rows began that they have served."""
 
-    def work_list(self, lies: Hashable, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
-        return self.listed(lies, rows, tiling, lasting=False)
+    def work_list(self, lies: Structure, begins: Ints, tiling: Tiling) -> Ints:
+        return self.listed(lies, begins, tiling, lasting=False)
 
-    def until(self, lies: Hashable, tiling: Tiling, prefix: int) -> int:
+    def until(self, lies: Structure, tiling: Tiling, prefix: int) -> int:
         return self._alone.until(lies, tiling, prefix)
 
     @property
@@ -93,21 +93,21 @@ class RecentWork:
         """The same for rows that are about to move: their list serves them then."""
         return _Lasting(self)
 
-    def listed(self, lies: Hashable, rows: RowColumns, tiling: Tiling, *, lasting: bool) -> tuple[Ints, Ints]:
+    def listed(self, lies: Structure, begins: Ints, tiling: Tiling, *, lasting: bool) -> Ints:
         """As `work_list`, or `lasting.work_list`."""
-        alone = self._alone.work_list(lies, rows, tiling)
+        alone = self._alone.work_list(lies, int(begins[1, 0]), tiling)
         if alone is not None:
             return alone
-        key = (lies, tiling)
+        key = lies, tiling, begins[0].tobytes() if tiling.exact else b""
         known = self._known.get(key)
         if known is None and not lasting and self._is_new(key):
-            return work_list(rows, tiling)
-        left = -1 if known is None else known.serves(rows.prefix + rows.stem)
+            return work_of(lies, begins, tiling)
+        left = -1 if known is None else known.serves(begins[1])
         if known is None or left < 0:
-            known = self._make(key, rows)
+            known = self._make(key, begins)
         elif left < SOON and not tiling.exact:
-            self._short[key] = rows
-        return known.order, known.work
+            self._short[key] = begins.copy()
+        return known.work
 
     def refresh(self) -> None:
         """Makes a list anew that will not serve much longer, one at a time."""
@@ -115,9 +115,9 @@ class RecentWork:
         if self._short:
             self._make(*self._short.popitem())
 
-    def _make(self, key: _Key, rows: RowColumns) -> _Known:
+    def _make(self, key: _Key, begins: Ints) -> _Known:
         self._short.pop(key, None)
-        known = self._known[key] = _made(rows, key[1])
+        known = self._known[key] = _made(key[0], begins, key[1])
         self._known.move_to_end(key)
         if len(self._known) > KEPT:
             self._known.popitem(last=False)
@@ -137,10 +137,10 @@ class RecentWork:
 class _Lasting:
     recent: RecentWork
 
-    def work_list(self, lies: Hashable, rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
-        return self.recent.listed(lies, rows, tiling, lasting=True)
+    def work_list(self, lies: Structure, begins: Ints, tiling: Tiling) -> Ints:
+        return self.recent.listed(lies, begins, tiling, lasting=True)
 
-    def until(self, lies: Hashable, tiling: Tiling, prefix: int) -> int:
+    def until(self, lies: Structure, tiling: Tiling, prefix: int) -> int:
         return self.recent.until(lies, tiling, prefix)
 
 
@@ -153,19 +153,15 @@ def _spare(tiling: Tiling) -> int:
     return 0 if tiling.exact else -(-SPARE // tiling.keys)
 
 
-def _made(rows: RowColumns, tiling: Tiling) -> _Known:
-    spare = _spare(tiling)
-    order, work = work_list(rows, tiling, spare)
-    items = np.delete(work, tiling.programs, 0)  # the row on split tiles
-    items = items[items[:, TOKENS] > 0]
-    cached, flying = items[:, CACHED], items[:, DRAFT_END] - items[:, DRAFT]
-    listed = tiling.blocks(cached, flying) + spare
+def _made(lies: Structure, begins: Ints, tiling: Tiling) -> _Known:
+    tiles, keys = tiles_of_all(lies, begins, tiling)
     # Keys in flight do not move, and share a block with cached ones but in exact mode.
-    keys, blocks = (cached, -(-cached // tiling.keys)) if tiling.exact else (cached + flying, listed)
+    listed = [-(-cached // tiling.keys) + _spare(tiling) for cached, _ in keys]
+    flying = [-(-flying // tiling.keys) for _, flying in keys]
+    room = [blocks * tiling.keys - cached for blocks, (cached, _) in zip(listed, keys, strict=True)]
     return _Known(
-        order=order,
-        work=work,
-        begin=rows.prefix + rows.stem,
-        back=int(((blocks - most_spare(tiling) - 1) * tiling.keys + 1 - keys).max()),
-        on=int((blocks * tiling.keys - keys).min()),
+        work=shared_out(tiles, list(map(add, listed, flying)), tiling),
+        prefixes=begins[1].copy(),
+        back=max(room) - (most_spare(tiling) + 1) * tiling.keys + 1,
+        on=min(room),
     )

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from functools import lru_cache
+from itertools import accumulate
 from math import ceil
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from recguide.core import Row
 
 Ints = NDArray[np.int32]
+Index = NDArray[np.intp]
 
 FIELDS = 16
 """Columns of the work list. Row p is program p's first item, or zero for an idle program; then comes a row on
@@ -32,7 +34,8 @@ split tiles, then all other items."""
 QUERY, TOKENS, HEAD, REQUEST = range(4)
 """Item: index into `order` of its first token, how many, key/value head, index of its block table."""
 CACHED, DRAFT, DRAFT_END = range(4, 7)
-"""Item: its tile's keys are positions 0..CACHED of the cache, then tokens order[DRAFT:DRAFT_END]."""
+"""Item: its tile's keys are positions 0..CACHED of the cache, then tokens order[DRAFT:DRAFT_END]. Where there
+are none of these, both are the place of the request's first token."""
 OPEN = 7
 """Item: cached keys that all tokens of the tile see."""
 BEGIN, END = 8, 9
@@ -40,7 +43,8 @@ BEGIN, END = 8, 9
 the last ones may lie beyond all keys: a list that is used again has some to spare."""
 PARTIAL, HOME, RESULTS = range(10, 13)
 """Item: row of the workspace where its results go (exact mode: a block's after another's, unless the item
-begins with block 0), and of its tile: first such row, and results. PARTIAL is -1 for a whole tile."""
+begins with block 0), and of its tile: first such row, and results. PARTIAL and HOME are -1 for a whole
+tile."""
 NEXT = 13
 """Item: row of the same program's next one; 0 for none."""
 MERGE = 14
@@ -62,8 +66,8 @@ MASKED = 2
 WORTH = 4
 """Blocks for each program from which on several of them share a multiprocessor. With less to do, fewer and
 larger items are better: what is split has to be merged."""
-FEW_ROWS, FEW_TILES = 12, 16
-"""Rows, and tiles full of tokens, up to which plain Python is faster than NumPy."""
+KEPT = 4096
+"""Parts of tiles that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ class RowColumns(NamedTuple):
         request, prefix, stem, causal, length = np.array(facts, np.int32).T
         return RowColumns(request, prefix, stem, causal > 0, length)
 
-    def at(self, index: NDArray[np.intp]) -> RowColumns:
+    def at(self, index: Index) -> RowColumns:
         return RowColumns(
             self.request[index], self.prefix[index], self.stem[index], self.causal[index], self.length[index]
         )
@@ -137,9 +141,9 @@ def work_list(rows: RowColumns, tiling: Tiling, spare: int = 0) -> tuple[Ints, I
     Returns `order` [N, 3], tokens grouped by request, each request's in packed order, and the work list
     [at most `items_cap`, FIELDS].
     """
-    order, tiles = tiles_of(rows, tiling)
+    order, tiles = tiles_of(rows, tiling.tokens)
     blocks = tiling.blocks(tiles[:, CACHED], tiles[:, DRAFT_END] - tiles[:, DRAFT])
-    return order, _shared_out(tiles, blocks + spare, tiling)
+    return order, shared_out(tiles, (blocks + spare).tolist(), tiling)
 
 
 def cut_evenly(count: int, blocks: int, tiling: Tiling) -> Ints:
@@ -147,15 +151,20 @@ def cut_evenly(count: int, blocks: int, tiling: Tiling) -> Ints:
     tiles = np.zeros((count, FIELDS), np.int32)
     tiles[:, QUERY] = np.arange(0, count * tiling.tokens, tiling.tokens)
     tiles[:, TOKENS] = tiling.tokens
-    return _shared_out(tiles, np.full(count, blocks, np.int32), tiling)
+    return shared_out(tiles, [blocks] * count, tiling)
 
 
-def _shared_out(tiles: Ints, blocks: Ints, tiling: Tiling) -> Ints:
+def shared_out(tiles: Ints, blocks: Sequence[int], tiling: Tiling) -> Ints:
     """The work list of tiles [tiles, FIELDS] that lack head and blocks."""
-    blocks = blocks.repeat(tiling.kv_heads)
-    programs = _side_by_side(int(blocks.sum()), tiling)
+    total = sum(blocks) * tiling.kv_heads
+    programs = _side_by_side(total, tiling)
     while True:
-        listed = _listed(_cut(blocks, tiling, programs), tiles, tiling)
+        most = max(tiling.grain, ceil(STREAM_MARGIN * total / programs))
+        pieces = [-(-size // most) for size in blocks]
+        if sum(pieces) * tiling.kv_heads <= programs:
+            listed = _even(tiles, blocks, pieces, tiling)
+        else:
+            listed = _stream(tiles, np.array(blocks, np.int32), programs, tiling)
         if listed is not None:
             return listed
         programs //= 2
@@ -169,55 +178,9 @@ def _side_by_side(blocks: int, tiling: Tiling) -> int:
 # --- tiles --------------------------------------------------------------------------------------------------
 
 
-def tiles_of(rows: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
-    """`order`, and each request's tokens in tiles: items [tiles, FIELDS] that lack head and blocks."""
-    few = len(rows.length) <= FEW_ROWS and rows.length.sum() <= FEW_TILES * tiling.tokens
-    return _tiles_of_few(rows, tiling) if few else _tiles(rows, tiling)
-
-
-def _tiles_of_few(packed: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
-    """As `tiles_of`, for few rows in plain Python."""
-    requests, prefixes, stems, causal, lengths = (column.tolist() for column in packed)
-    starts = [0, *accumulate(lengths)]
-    order = np.empty((starts[-1], 3), np.int32)
-    tiles: list[list[int]] = []
-    at = 0
-    by_request = sorted(range(len(requests)), key=requests.__getitem__)
-    for request, mine in groupby(by_request, requests.__getitem__):
-        begin, spans = at, list[tuple[int, int, bool, int]]()
-        for row in mine:
-            prefix, writes, end = prefixes[row], causal[row], at + lengths[row]
-            seen = prefix + (1 - begin if writes else stems[row])
-            order[at:end, TOKEN] = np.arange(starts[row], starts[row + 1])
-            order[at:end, SEEN] = np.arange(seen + at, seen + end) if writes else seen
-            order[at:end, OWN] = -1 if writes else row
-            spans.append((at, end, writes, seen))
-            at = end
-        queries = range(begin, at, tiling.tokens)
-        tiles += [_tile_of_one(spans, query, min(query + tiling.tokens, at), request) for query in queries]
-    items = np.zeros((len(tiles), FIELDS), np.int32)
-    items[:, : OPEN + 1] = tiles
-    return order, items
-
-
-def _tile_of_one(spans: list[tuple[int, int, bool, int]], query: int, end: int, request: int) -> list[int]:
-    """An item's fields up to OPEN for tokens query..end.
-
-    `spans`: where each row begins and ends, whether it is causal, and what a token sees: this, plus its index
-    if it is.
-    """
-    cached, open_keys, draft, draft_end = 0, 1 << 30, end, 0
-    for first, last, causal, seen in spans:
-        if first < end and last > query:
-            low, high = (seen + max(first, query), seen + min(last, end) - 1) if causal else (seen, seen)
-            cached, open_keys = max(cached, high), min(open_keys, low)
-            if not causal:
-                draft, draft_end = min(draft, first), max(draft_end, last)
-    return [query, end - query, 0, request, cached, draft if draft_end else 0, draft_end, open_keys]
-
-
-def _tiles(packed: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
-    """As `tiles_of`."""
+def tiles_of(packed: RowColumns, size: int) -> tuple[Ints, Ints]:
+    """`order`, and each request's tokens in tiles of so many: items [tiles, FIELDS] that lack head and
+    blocks."""
     by_request = packed.request.argsort(kind="stable")
     rows = packed.at(by_request)
     at = _before(rows.length)
@@ -226,25 +189,23 @@ def _tiles(packed: RowColumns, tiling: Tiling) -> tuple[Ints, Ints]:
 
     first_row = _changes(rows.request)
     tokens = np.add.reduceat(rows.length, first_row)
-    count = -(-tokens // tiling.tokens)
+    count = -(-tokens // size)
     before = _before(count)
-    ahead = (np.arange(int(before[-1] + count[-1]), dtype=np.int32) - before.repeat(count)) * tiling.tokens
-    query = at[first_row].repeat(count) + ahead
+    ahead = (np.arange(int(before[-1] + count[-1]), dtype=np.int32) - before.repeat(count)) * size
+    begin = at[first_row].repeat(count)
+    query = begin + ahead
     items = np.zeros((len(query), FIELDS), np.int32)
     items[:, QUERY] = query
-    items[:, TOKENS] = np.minimum(tiling.tokens, tokens.repeat(count) - ahead)
+    items[:, TOKENS] = np.minimum(size, tokens.repeat(count) - ahead)
     items[:, REQUEST] = rows.request[first_row].repeat(count)
     seen = order[:, SEEN]
     items[:, CACHED] = np.maximum.reduceat(seen, query)
     items[:, OPEN] = np.minimum.reduceat(seen, query)
-    if not rows.causal.all():
-        items[:, DRAFT], items[:, DRAFT_END] = _in_flight(rows, at, index, query)
+    items[:, DRAFT], items[:, DRAFT_END] = _in_flight(rows, at, index, query, begin)
     return order, items
 
 
-def _ordered(
-    packed: RowColumns, by_request: NDArray[np.intp], rows: RowColumns, at: Ints, index: Ints
-) -> Ints:
+def _ordered(packed: RowColumns, by_request: Index, rows: RowColumns, at: Ints, index: Ints) -> Ints:
     """`order`, of `rows` that are those of `packed` by request; `at` is where each begins in it."""
     order = np.empty((len(index), 3), np.int32)
     # Of each row: where it lies, what its first token sees, itself; then what the next tokens add to that.
@@ -259,10 +220,12 @@ def _ordered(
     return order
 
 
-def _in_flight(rows: RowColumns, at: Ints, index: Ints, query: Ints) -> tuple[Ints, Ints]:
+def _in_flight(rows: RowColumns, at: Ints, index: Ints, query: Ints, begin: Ints) -> tuple[Ints, Ints]:
     """The draft rows' tokens among which a tile's tokens see some: where they begin and end in `order`."""
+    if rows.causal.all():
+        return begin, begin
     ends = np.where(rows.causal, 0, at + rows.length).repeat(rows.length)
-    draft_end = np.maximum.reduceat(ends, query)
+    draft_end = np.maximum(np.maximum.reduceat(ends, query), begin)
     begins = np.where(rows.causal, len(index), at).repeat(rows.length)
     return np.minimum(np.minimum.reduceat(begins, query), draft_end), draft_end
 
@@ -272,7 +235,7 @@ def _before(counts: Ints) -> Ints:
     return counts.cumsum(dtype=np.int32) - counts
 
 
-def _changes(ordered: Ints) -> NDArray[np.intp]:
+def _changes(ordered: Ints) -> Index:
     """Where each value of an ordered array comes first."""
     new = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
@@ -282,131 +245,102 @@ def _changes(ordered: Ints) -> NDArray[np.intp]:
 # --- items --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """Tiles of all heads, cut.
+def _even(tiles: Ints, blocks: Sequence[int], parts: Sequence[int], tiling: Tiling) -> Ints | None:
+    """The work list of tiles that are cut in so many parts of equal cost each, with a program for each part;
+    None if the results of split tiles exceed the workspace."""
+    heads, share, exact = tiling.kv_heads, tiling.share, tiling.exact
+    tokens: list[int] = tiles[:, TOKENS].tolist()
+    each = [_parts(*tile, heads, share, exact) for tile in zip(blocks, parts, tokens, strict=True)]
+    home = list(accumulate([room for _, room in each], initial=0))
+    if home[-1] > tiling.partial_rows:
+        return None
+    tiles = tiles.copy()
+    tiles[:, HOME] = [at if room else 0 for at, (_, room) in zip(home, each, strict=False)]
+    tiles[:, PARTIAL] = tiles[:, HOME]
+    items = np.concatenate([items for items, _ in each])
+    items += tiles.repeat([len(items) for items, _ in each], 0)
+    work = np.zeros((tiling.programs + 1, FIELDS), np.int32)
+    work[: len(items)] = items
+    firsts = ((items[:, BEGIN] == 0) & (items[:, RESULTS] > 0)).nonzero()[0]
+    most = max([count if room else 0 for count, (_, room) in zip(tokens, each, strict=True)])
+    return _listed(work, firsts, most, tiling)
 
-    Attributes:
-        tile: [items], tile of each.
-        begin, end: [items], blocks of the tile.
-        parts: [tiles], items of each.
-        first: [programs + 1], first item of each program, and the number of items; None if every program but
-            the last ones has one.
+
+@lru_cache(KEPT)
+def _parts(blocks: int, count: int, tokens: int, heads: int, share: int, exact: bool) -> tuple[Ints, int]:
+    """What the parts of a tile do not share, [heads × count, FIELDS], and the rows that they take of
+    the workspace."""
+    items = np.zeros((heads, count, FIELDS), np.int32)
+    head, nth = np.arange(heads)[:, None], np.arange(count + 1)
+    plain = max(0, blocks - MASKED)
+    spent = nth * (2 * blocks - plain) // count
+    bounds = np.minimum(spent, (spent + plain) // 2).clip(nth, blocks - count + nth)
+    items[:, :, HEAD] = head
+    items[:, :, BEGIN], items[:, :, END] = bounds[:-1], bounds[1:]
+    if count == 1:
+        items[:, :, PARTIAL] = items[:, :, HOME] = -1
+        return items.reshape(-1, FIELDS), 0
+    # In exact mode the first part has one result, and each block of the others.
+    before = 1 + bounds - bounds[1] if exact else nth
+    before[0] = 0
+    room = int(before[-1]) * tokens * share
+    items[:, :, RESULTS], items[:, :, HOME] = before[-1], room * head
+    items[:, :, PARTIAL] = room * head + before[:-1] * (tokens * share)
+    return items.reshape(-1, FIELDS), heads * room
+
+
+def _stream(tiles: Ints, blocks: Ints, programs: int, tiling: Tiling) -> Ints | None:
+    """The work list of tiles of so many `blocks` [tiles] if each program gets an equal stretch of the row
+    that they form, beginnings of tiles counted in; None as in `_even`.
+
+    A stretch that would end near the beginning or the end of a tile ends there.
     """
+    heads = tiling.kv_heads
+    items = tiles.repeat(heads, 0)
+    items.reshape(len(tiles), heads, FIELDS)[:, :, HEAD] = np.arange(heads)
+    items[:, END] = blocks = blocks.repeat(heads)
+    items[:, PARTIAL] = items[:, HOME] = -1
 
-    tile: NDArray[np.intp]
-    begin: Ints
-    end: Ints
-    parts: Ints
-    first: Ints | None
-
-
-def _cut(blocks: Ints, tiling: Tiling, programs: int) -> _Cut:
-    """Cuts tiles of `blocks` [tiles] into items for some of the tiling's programs."""
-    total = int(blocks.sum())
-    most = max(tiling.grain, ceil(STREAM_MARGIN * total / programs))
-    pieces = -(-blocks // most)
-    if int(pieces.sum()) <= programs:
-        return _even(blocks, pieces)
-    begins = _before(blocks)
-    bounds, first = _stream(blocks, begins, total, programs, tiling.grain)
-    idle = np.full(tiling.programs + 1 - len(first), len(bounds) - 1, np.int32)
-    tile = np.searchsorted(begins, bounds[:-1], side="right") - 1
-    begin, end = bounds[:-1] - begins[tile], bounds[1:] - begins[tile]
-    parts = np.bincount(tile).astype(np.int32)
-    return _Cut(tile, begin, end, parts, np.concatenate((first, idle)))
-
-
-def _even(blocks: Ints, pieces: Ints) -> _Cut:
-    """Each tile in pieces of equal cost, a program for each piece."""
-    tile = np.arange(len(blocks)).repeat(pieces)
-    size, count = blocks[tile], pieces[tile]
-    nth = np.arange(len(tile), dtype=np.int32) - _before(pieces)[tile]
-    plain = np.maximum(0, size - MASKED)
-    cost = 2 * size - plain
-
-    def bound(piece: Ints) -> Ints:
-        spent = piece * cost // count
-        return np.minimum(spent, (spent + plain) // 2).clip(piece, size - count + piece)
-
-    return _Cut(tile, bound(nth), bound(nth + 1), pieces, None)
-
-
-def _stream(blocks: Ints, begins: Ints, total: int, programs: int, grain: int) -> tuple[Ints, Ints]:
-    """Each program an equal stretch of the row of tiles, beginnings of tiles counted in."""
-    cost = blocks + START
-    ends = cost.cumsum()
+    ends = (blocks + float(START)).cumsum()
+    at = ends - blocks
     share = float(ends[-1]) / programs
-    cuts = np.arange(1, programs) * share
-    tile = np.searchsorted(ends, cuts, side="right")
-    size = blocks[tile]
-    inside = np.rint(cuts - (ends[tile] - size)).clip(0, size)
-    near = max(grain, share / SNAP)
-    inside = np.where(inside < near, 0, np.where(size - inside < near, size, inside))
-    splits = begins[tile] + inside.astype(np.int32)
-    bounds = np.concatenate((begins, splits, [total])).astype(np.int32)
-    bounds.sort()
-    bounds = bounds[_changes(bounds)]
-    first = np.searchsorted(bounds, np.concatenate(([0], splits, [total])))
-    return bounds, first.astype(np.int32)
+    near = max(tiling.grain, share / SNAP)
+    # A stretch is more than a block: of fewer blocks than programs each would be a part of its own.
+    first = np.minimum(np.ceil((at + near) / share), programs).astype(np.intp)
+    parts = np.maximum(((ends - near) / share).astype(np.intp) - first + 2, 1)
+    row = first - 1  # the program of its tile's first item; each of the others has the next one
+    splits = (parts > 1).nonzero()[0]
+    firsts, tokens = splits, items[splits, TOKENS]
+    if len(splits):
+        begins = parts.cumsum() - parts
+        nth = np.arange(begins[-1] + parts[-1]) - begins.repeat(parts)
+        row = row.repeat(parts) + nth
+        begin = (row * share - (at - 0.5).repeat(parts)).astype(np.int32)
+        begin[begins] = 0
+        firsts = begins[splits]
+        results = 1 + blocks[splits] - begin[firsts + 1] if tiling.exact else parts[splits]
+        room = results * tokens * tiling.share
+        home = room.cumsum() - room
+        if home[-1] + room[-1] > tiling.partial_rows:
+            return None
+        items[splits, RESULTS], items[splits, HOME] = results, home
+        items = items.repeat(parts, 0)
+        before = (items[:, RESULTS] - items[:, END] + begin) * (nth > 0) if tiling.exact else nth
+        items[:, PARTIAL] = items[:, HOME] + before * items[:, TOKENS] * tiling.share
+        items[:, BEGIN] = begin
+        np.copyto(items[:-1, END], begin[1:], where=begin[1:] > 0)
+    # Whoever shares a program with the item before goes behind all that do not.
+    follows = (row[1:] == row[:-1]).nonzero()[0]
+    work = np.zeros((tiling.programs + 1 + len(follows), FIELDS), np.int32)
+    items[follows, NEXT] = row[follows + 1] = np.arange(tiling.programs + 1, len(work))
+    work[row] = items
+    return _listed(work, row[firsts], int(tokens.max()) if len(splits) else 0, tiling)
 
 
-def _listed(cut: _Cut, tiles: Ints, tiling: Tiling) -> Ints | None:
-    """The work list; None if the results of split tiles exceed the workspace."""
-    one_head = cut.tile // tiling.kv_heads
-    items = tiles.take(one_head, 0)
-    items[:, HEAD] = cut.tile - one_head * tiling.kv_heads
-    items[:, BEGIN], items[:, END] = cut.begin, cut.end
-    split = _share(items, cut, tiling)
-    if split is None:
-        return None
-    if cut.first is None:
-        row = np.arange(len(items), dtype=np.int32)
-        work = np.zeros((tiling.programs + 1, FIELDS), np.int32)
-        work[: len(items)] = items
-    else:
-        row, rows = _placed(cut.first, tiling.programs)
-        items[:-1, NEXT] = np.where(row[1:] > tiling.programs, row[1:], 0)
-        work = np.zeros((rows, FIELDS), np.int32)
-        work[row] = items
-    if len(split):
-        work[: len(split), MERGE] = row[split]
-        work[tiling.programs, MERGES] = len(split)
-        work[tiling.programs, MERGE_MOST] = items[split, TOKENS].max()
-    work[tiling.programs, LISTED] = len(work)
+def _listed(work: Ints, firsts: Index, most: int, tiling: Tiling) -> Ints:
+    """A work list that has all items, with the rest: the rows of split tiles' first items, and the tokens of
+    the largest such tile."""
+    work[: len(firsts), MERGE] = firsts
+    about = work[tiling.programs]
+    about[MERGES], about[MERGE_MOST], about[LISTED] = len(firsts), most, len(work)
     return work
-
-
-def _share(items: Ints, cut: _Cut, tiling: Tiling) -> NDArray[np.intp] | None:
-    """Gives the items of split tiles room in the workspace, if there is enough.
-
-    Returns the first item of each split tile.
-    """
-    first = _before(cut.parts)
-    if len(cut.parts) == len(items):
-        items[:, PARTIAL] = -1
-        return first[:0].astype(np.intp)
-    parts = cut.parts[cut.tile]
-    split = parts > 1
-    results = split * (np.where(cut.begin > 0, cut.end - cut.begin, 1) if tiling.exact else np.int32(1))
-    ends = (results * items[:, TOKENS] * tiling.share).cumsum()
-    if ends[-1] > tiling.partial_rows:
-        return None
-    partial = np.zeros_like(ends)
-    partial[1:] = ends[:-1]
-    items[:, PARTIAL] = np.where(split, partial, -1)
-    items[:, HOME] = partial[first][cut.tile]
-    items[:, RESULTS] = np.add.reduceat(results, first)[cut.tile] if tiling.exact else parts
-    return first[cut.parts > 1].astype(np.intp)
-
-
-def _placed(first: Ints, programs: int) -> tuple[Ints, int]:
-    """The row of each item, and how many rows there are, if program p does items first[p] to first[p + 1]."""
-    items = int(first[-1])
-    busy = (first[1:] > first[:-1]).nonzero()[0].astype(np.int32)
-    row = np.full(items, -1, np.int32)
-    row[first[busy]] = busy
-    others = (row < 0).nonzero()[0]
-    rows = programs + 1 + len(others)
-    row[others] = np.arange(programs + 1, rows)
-    return row, rows

@@ -65,8 +65,8 @@ class _HostSlots:
         """Writes what the structure of a batch decides, padding included, which its position alone marks:
         the others' are worked out in the forward."""
         used = len(lies.wanted)
-        self.slot[:used] = lies.wanted_slot
-        self.draft[:used] = lies.wanted_draft
+        self.slot[:used] = lies.wanted[:, 1]
+        self.draft[:used] = lies.wanted[:, 2]
         self.position[:used], self.position[used:] = 0, INERT
 
     def fill_in(self, flat: Flat, sampling: Sequence[Sampling]) -> None:
@@ -76,8 +76,9 @@ class _HostSlots:
             self.seed[:used], self.temperature[:used] = sampling[0]
             return
         seeds, temperatures = zip(*sampling, strict=True)
-        self.seed[:used] = np.array(seeds, np.int64)[lies.wanted_request]
-        self.temperature[:used] = np.array(temperatures, np.float32)[lies.wanted_request]
+        request = lies.wanted[:, 0].astype(np.intp)
+        self.seed[:used] = np.array(seeds, np.int64)[request]
+        self.temperature[:used] = np.array(temperatures, np.float32)[request]
 
 
 class Inputs:
@@ -100,7 +101,7 @@ class Inputs:
         self.room, self.size = room, columns.size
         self._bytes = host.numpy()
         self._arrays = columns.arrays(self._bytes)
-        self._of_structure = self._bytes[columns.starts["slots"] : columns.starts["order"]]
+        self._of_structure = self._bytes[columns.starts["slots"] : columns.starts["work"]]
         self._images: dict[Structure, NDArray[np.uint8]] = {}
         self._tables_at = columns.starts["block_tables"]
         self._host, self._device = host, device
