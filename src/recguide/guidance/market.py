@@ -28,8 +28,8 @@ from recguide.guidance.view import View, total
 
 LASTING = 0.9
 """How far a request's stretch, easy or hard, outlasts the round that is planned: 1 for ever, 0 not at all.
-In simulation 0.75 to 1 are alike but for 14B at 32 requests, where 0.75 makes 1 % less, and 4 requests, where 1
-makes 1 to 2 % less; 0 makes 1 to 6 % less."""
+In simulation 0.75 to 1 are alike, but 0.75 makes 1 % less for 14B at 32 requests, and 1 makes 1 to 2 % less
+at 4; 0 makes 1 to 6 % less."""
 STALE = 0.04
 """Share by which steps make less that are planned before the last verification has said anything: in
 simulation 3 to 5 % at C = 8 to 64."""
