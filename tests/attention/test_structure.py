@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from recguide.attention.structure import KEPT, KEPT_OF_ONE, KEPT_TOKENS, structure_of
+from recguide.attention import structure
+from recguide.attention.structure import KEPT, KEPT_OF_ONE, KEPT_ROW, KEPT_TOKENS, structure_of
 from recguide.core import Row
 
 ROUND = (
@@ -45,3 +46,19 @@ def test_few_and_small_ones_are_kept():
     large = [Row(0, 0, (1,) * (KEPT_TOKENS + 1), True)]
     assert structure_of(large) is not structure_of(large)
     assert not structure_of(large).is_kept
+
+
+def test_requests_share_what_is_known_of_their_rows():
+    structure._run.cache_clear()
+    rows = [replace(row, request=request, prefix=request) for request in range(9) for row in ROUND]
+    structure_of(rows)
+    structure_of([*rows[2:], replace(ROUND[0], request=0)])
+    assert structure._run.cache_info().misses == len(ROUND)
+
+
+def test_chunks_of_prompts_are_not_kept():
+    structure._run.cache_clear()
+    structure_of(
+        [Row(0, 0, (1,) * (KEPT_ROW + 1), True, wanted=(0,)), *[replace(row, request=1) for row in ROUND]]
+    )
+    assert structure._run.cache_info().currsize == len(ROUND)

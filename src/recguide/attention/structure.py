@@ -21,8 +21,8 @@ Index = NDArray[np.intp]
 KEPT, KEPT_OF_ONE = 256, 1024
 """Structures that are kept: of several requests, and of one, whose rounds with a policy have many."""
 
-KEPT_RUNS = 4096
-"""Runs of rows that are kept."""
+KEPT_RUNS, KEPT_ROW = 4096, 256
+"""Runs of rows that are kept, and tokens of a row: a longer one is a prompt's chunk."""
 
 KEPT_TOKENS = 1024
 """Structures of more tokens are not: so many rows hardly ever lie the same way twice."""
@@ -192,7 +192,10 @@ def _runs_of(forms: Sequence[_Form]) -> tuple[list[_Head], list[Run], list[int]]
         else:
             heads.append(head)
             rows.append([row])
-    runs = [_run(kind < 0, tuple(mine)) for (_, kind), mine in zip(heads, rows, strict=True)]
+    runs = [
+        (_run if mine[0][0] <= KEPT_ROW else _made)(kind < 0, tuple(mine))
+        for (_, kind), mine in zip(heads, rows, strict=True)
+    ]
     first = [0, *accumulate(map(len, rows))]
     for run, begin in zip(runs, first, strict=False):
         if run.wrong is not None:
@@ -222,8 +225,7 @@ def _owned(
     return np.array(owners, np.int32).reshape(-1, 3).T, lengths
 
 
-@lru_cache(KEPT_RUNS)
-def _run(causal: bool, rows: tuple[_RowForm, ...]) -> Run:
+def _made(causal: bool, rows: tuple[_RowForm, ...]) -> Run:
     lengths, masked, wanted = zip(*rows, strict=True)
     *begins, tokens = 0, *accumulate(lengths)
     cells = np.zeros((tokens, OWN + 1), np.int32)
@@ -252,6 +254,9 @@ def _run(causal: bool, rows: tuple[_RowForm, ...]) -> Run:
         wanted=np.array(asked, np.int32).reshape(-1, 4),
         wrong=wrong[0] if wrong else None,
     )
+
+
+_run = lru_cache(KEPT_RUNS)(_made)
 
 
 def _bounds(forms: Sequence[_Form]) -> tuple[tuple[int, int, int], ...]:

@@ -29,8 +29,8 @@ from recguide.attention.work import (
 
 Ints = NDArray[np.int32]
 
-KEPT = 4096
-"""Requests' rows whose tiles are kept."""
+KEPT, KEPT_ROW = 4096, 256
+"""Requests' rows whose tiles are kept, and tokens of a causal one: a longer one is a prompt's chunk."""
 
 _REQUEST, _AT, _PREFIX, _NOTHING = range(4)
 _MOVED = np.full(FIELDS, _NOTHING)
@@ -57,10 +57,12 @@ def tiles_of_all(lies: Structure, begins: Ints, tiling: Tiling) -> tuple[Ints, l
     Also of each the keys that fill blocks with cached ones, and those that fill others.
     """
     size, lengths = tiling.tokens, lies.lengths
-    if tiling.exact:  # where the last block of a tile's cached keys has to be its own
-        own = [_own(mine, size, stem) for mine, stem in zip(lengths, _stems(lies, begins[0]), strict=True)]
-    else:
-        own = [_own(mine, size) for mine in lengths]
+    # In exact mode the last block of a tile's cached keys has to be its own.
+    stems = _stems(lies, begins[0]) if tiling.exact else [None] * len(lengths)
+    own = [
+        (_kept if mine[0] <= KEPT_ROW else _own)(mine, size, stem)
+        for mine, stem in zip(lengths, stems, strict=True)
+    ]
     moved = np.zeros((4, len(own)), np.int32)
     moved[:_NOTHING] = lies.owners
     moved[_PREFIX] = begins[1].take(moved[_PREFIX])
@@ -83,9 +85,8 @@ def _stems(lies: Structure, stems: Ints) -> list[tuple[int, ...]]:
     return [tuple(each[end - count : end]) for count, end in zip(counts, accumulate(counts), strict=True)]
 
 
-@lru_cache(KEPT)
 def _own(
-    lengths: tuple[int, ...], size: int, stems: tuple[int, ...] | None = None
+    lengths: tuple[int, ...], size: int, stems: tuple[int, ...] | None
 ) -> tuple[Ints, list[tuple[int, int]]]:
     """A request's tiles of so many tokens at most, where it is alone and has no prefix.
 
@@ -109,3 +110,6 @@ def _own(
     items[:, : OPEN + 1] = tiles
     keys = [(tile[CACHED], tile[DRAFT_END] - tile[DRAFT]) for tile in tiles]
     return items, keys if stems is not None else [(cached + flying, 0) for cached, flying in keys]
+
+
+_kept = lru_cache(KEPT)(_own)

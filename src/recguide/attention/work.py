@@ -66,7 +66,7 @@ MASKED = 2
 WORTH = 4
 """Blocks for each program from which on several of them share a multiprocessor. With less to do, fewer and
 larger items are better: what is split has to be merged."""
-KEPT = 4096
+KEPT = 1024
 """Parts of tiles that are kept."""
 
 
