@@ -150,20 +150,14 @@ class SettleShape:
     def _parts_of(self, judged: Judged) -> tuple[bytes, ...]:
         """The words of a request, most of which are padding."""
         block, pick, cap, trusted, stops, branches, _ = judged
-        slots, candidates, predicted = _branch_words(judged) if branches else ((), (), ())
-        spare = slice(4 * len(branches), 4 * self.branches)
-        return (
-            array("i", (len(block), cap, trusted, pick, *block)).tobytes(),
-            _ZEROS[4 * len(block) : 4 * self.block],
-            array("i", stops).tobytes(),
-            _NONE[4 * len(stops) : 4 * self.stops],
-            array("i", slots).tobytes(),
-            _ZEROS[spare],
-            array("i", candidates).tobytes(),
-            _NONE[spare],
-            array("i", predicted).tobytes(),
-            _NONE[spare],
-        )
+        head = array("i", (len(block), cap, trusted, pick, *block)).tobytes()
+        blank = _ZEROS[4 * len(block) : 4 * self.block]
+        ends = array("i", stops).tobytes(), _NONE[4 * len(stops) : 4 * self.stops]
+        if not branches:
+            return head, blank, *ends, _ZEROS[: 4 * self.branches], _NONE[: 8 * self.branches]
+        slots, candidates, predicted = [array("i", column).tobytes() for column in _branch_words(judged)]
+        spare = slice(len(slots), 4 * self.branches)
+        return head, blank, *ends, slots, _ZEROS[spare], candidates, _NONE[spare], predicted, _NONE[spare]
 
 
 _ZEROS, _NONE = bytes(4096), bytes([255]) * 4096
