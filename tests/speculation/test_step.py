@@ -153,6 +153,15 @@ def test_what_does_not_fit_is_refused():
         small.fill(words, [fitting, fitting])
 
 
+@SETTLERS
+def test_a_request_may_have_thousands_of_stop_tokens_beside_one_that_has_few(settler):
+    shape = SettleShape(requests=2, block=1, stops=3000, branches=0)
+    stops = range(100, 3100)
+    judged = [Judged((4,), 0, 9, False, stops), Judged((4,), 1, 9, False, (5,))]
+    _, output = run(settler, judged, [3099, 3099], shape)
+    assert output.stopped.tolist() == [1, 0]
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 2**32), min_size=1, max_size=6))
 def test_a_table_of_many_is_that_of_few(seeds):

@@ -151,16 +151,17 @@ class SettleShape:
         """The words of a request, most of which are padding."""
         block, pick, cap, trusted, stops, branches, _ = judged
         head = array("i", (len(block), cap, trusted, pick, *block)).tobytes()
-        blank = _ZEROS[4 * len(block) : 4 * self.block]
-        ends = array("i", stops).tobytes(), _NONE[4 * len(stops) : 4 * self.stops]
+        blank = _ZERO * (self.block - len(block))
+        ends = array("i", stops).tobytes(), _NONE * (self.stops - len(stops))
         if not branches:
-            return head, blank, *ends, _ZEROS[: 4 * self.branches], _NONE[: 8 * self.branches]
+            return head, blank, *ends, _ZERO * self.branches, _NONE * (2 * self.branches)
         slots, candidates, predicted = [array("i", column).tobytes() for column in _branch_words(judged)]
-        spare = slice(len(slots), 4 * self.branches)
-        return head, blank, *ends, slots, _ZEROS[spare], candidates, _NONE[spare], predicted, _NONE[spare]
+        spare = self.branches - len(branches)
+        zeros, none = _ZERO * spare, _NONE * spare
+        return head, blank, *ends, slots, zeros, candidates, none, predicted, none
 
 
-_ZEROS, _NONE = bytes(4096), bytes([255]) * 4096
+_ZERO, _NONE = bytes(4), bytes([255]) * 4
 
 
 def _branch_words(judged: Judged) -> tuple[list[int], list[int], list[int]]:
