@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -200,6 +202,26 @@ def test_every_step_of_a_policy_is_timed():
     assert [plan.all_tokens for plan, _, _ in policy.took][1:] == [
         sum(layout.query_tokens for _, layout in forward) for forward in forwards
     ][1:]
+
+
+def test_steps_for_which_graphs_are_captured_are_not_timed():
+    """They teach all the same: only their time says nothing."""
+    machine = padded_engine(FakeBackbone(Script((200, 65, 66, 67), ANSWER)), fake.decode)
+    policy, graphs = wayward(machine, 5), machine.runner._replays
+    met, seldom, forward = Counter(), [0], graphs.forward
+
+    def watched(bucket, inputs):
+        logits, landing = forward(bucket, inputs)
+        met[bucket] += 1
+        seldom[0] += met[bucket] < 3
+        return logits, replace(landing, first=met[bucket] < 3)
+
+    graphs.forward = watched
+    fake.complete(machine, [(200, 65, 66, 67)], SamplingParams(max_tokens=60))
+    assert 0 < seldom[0] < met.total()
+    assert len(policy.took) == met.total() - seldom[0]
+    timed = [plan for plan, *_ in policy.took if (plan.verified > 1).any()]
+    assert len([plan for _, plan, _ in policy.told if (plan.verified > 1).any()]) > len(timed)
 
 
 def test_a_device_that_is_given_its_work_piece_by_piece_does_not_wait():

@@ -263,7 +263,8 @@ class Engine:
         for advanced in done:
             self._publish(advanced, emitted)
         verdicts = {advanced.request: advanced.verdict for advanced in done}
-        observe(flown.planned, verdicts, flown.step_ms, flown.waited_ms, late=flown.late)
+        step_ms = None if flown.first else flown.step_ms
+        observe(flown.planned, verdicts, step_ms, flown.waited_ms, late=flown.late)
         if self._flight is not None:
             if not self._ahead.look(self._flight, self._planner):
                 self._planner.prepare()
@@ -282,7 +283,7 @@ class Engine:
             except (MemoryError, RuntimeError) as error:
                 self._give_up_largest(plan, error)
             else:
-                self._flown.launched(self._planner.planned, self._flight.began)
+                self._flown.launched(self._planner.planned, self._flight)
                 return
 
     def _land(self, flight: Flight) -> list[Decision | None] | None:
@@ -309,7 +310,7 @@ class Engine:
         self._flown.landed(asked, now)
         if self._flight is not None:
             self._planner.adopt()
-            self._flown.launched(self._planner.planned, self._flight.began)
+            self._flown.launched(self._planner.planned, self._flight)
 
     def _drop(self) -> None:
         """Nobody waits for what is on its way."""

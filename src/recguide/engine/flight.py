@@ -95,6 +95,7 @@ class Flight:
         land: waits for the forward and returns what came of it.
         drop: waits for it where it runs already.
         steps: what it was made of if it is plain steps of which another may follow.
+        first: as in Landing.
     """
 
     plan: Sequence[Scheduled]
@@ -105,6 +106,7 @@ class Flight:
     land: Callable[[], Landed]
     drop: Callable[[], object]
     steps: Ready | None = None
+    first: bool = False
 
     @property
     def is_whole(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import NamedTuple
 
+from recguide.engine.flight import Flight
 from recguide.engine.planning import Planned
 
 LATE_S = 50e-6
@@ -19,6 +20,7 @@ class Landing(NamedTuple):
         ms: milliseconds since its launch, as the host saw them; `step_ms` since the landing before it.
         waited_ms: from that landing to its launch: the device had nothing to do.
         late: nor did it before the host asked for this landing.
+        first: its time says nothing of others like it; see `landing.Landing`.
     """
 
     planned: Planned
@@ -26,6 +28,7 @@ class Landing(NamedTuple):
     step_ms: float
     waited_ms: float
     late: bool
+    first: bool = False
 
 
 class Flown:
@@ -37,16 +40,16 @@ class Flown:
 
     def __init__(self) -> None:
         self.landing = Landing(Planned(), 0.0, 0.0, 0.0, late=False)
-        self._planned = Planned()
+        self._planned, self._first = Planned(), False
         self._since = self._before = perf_counter()
 
-    def launched(self, planned: Planned, began: float) -> None:
-        """`began`: seconds of `time.perf_counter`."""
-        self._planned, self._since = planned, began
+    def launched(self, planned: Planned, flight: Flight) -> None:
+        self._planned, self._since, self._first = planned, flight.began, flight.first
 
     def landed(self, asked: float, now: float) -> None:
         """To be told before the next is `launched`; `asked`, `now`: of that clock, when the host began to
         wait, and when it had landed."""
         flew, stepped = 1e3 * (now - self._since), 1e3 * (now - self._before)
-        self.landing = Landing(self._planned, flew, stepped, stepped - flew, now - asked < LATE_S)
+        late = now - asked < LATE_S
+        self.landing = Landing(self._planned, flew, stepped, stepped - flew, late, self._first)
         self._before = now

@@ -17,10 +17,13 @@ class Landing:
     Attributes:
         words: [n] int32 of the host, valid until the next forward is launched.
         event: after which they are there; None if they are.
+        first: whether a graph was captured for it, or will be for the next one like it: it took longer than
+            such a forward does.
     """
 
     words: NDArray[np.int32]
     event: torch.cuda.Event | None = None
+    first: bool = False
 
     def wait(self) -> NDArray[np.int32]:
         """The words, once the forward is done."""

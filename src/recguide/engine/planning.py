@@ -501,7 +501,7 @@ def remember(history: History, verdict: Verdict) -> None:
 def observe(
     planned: Planned,
     verdicts: dict[Request, Verdict],
-    step_ms: float,
+    step_ms: float | None,
     waited_ms: float = 0.0,
     *,
     late: bool = False,
@@ -509,10 +509,11 @@ def observe(
     """Tells policies what came of their plans, of those requests that ran as planned, and how long it took.
 
     Plain steps alone say nothing of drafts, and there are many of them. The time of a step that
-    policies share is nobody's, nor is one that newcomers have joined whom the policy did not see.
+    policies share is nobody's, nor is one that newcomers have joined whom the policy did not see. Without
+    `step_ms` it took some time that says nothing.
     """
     turns = planned.turns
-    if len(planned.decided) == 1 and len(turns) == len(planned.decided[0].requests):
+    if step_ms is not None and len(planned.decided) == 1 and len(turns) == len(planned.decided[0].requests):
         (decided,) = planned.decided
         if decided.view.tokens or verdicts.keys() <= turns.keys():
             decided.policy.timed(decided.view, decided.plan, step_ms, waited_ms, late=late)

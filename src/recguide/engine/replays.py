@@ -7,7 +7,7 @@ both: an engine for copies would make the device wait before its first kernel an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -113,15 +113,17 @@ class Replays:
         """
         inputs.write_to(self._sending)
         graph = self._graphs.get(bucket)
+        first = graph is None
         if graph is None:
             if bucket not in self._met:
                 self._met.add(bucket)
                 self._bring(inputs.size)
                 logits, output = self._run(inputs, None)
-                return logits, self._landings.fetch(output)
+                return logits, replace(self._landings.fetch(output), first=True)
             graph = self._capture(bucket, inputs)
         graph.graph.replay()
-        return graph.logits, self._landings.brought(graph.words)
+        landing = self._landings.brought(graph.words)
+        return graph.logits, replace(landing, first=True) if first else landing
 
     def prepare(self, bucket: Bucket) -> None:
         """Captures the bucket's graph before there is anything to run; overwrites the input."""

@@ -212,6 +212,7 @@ class Runner:
             lambda: Landed(logits, inputs.read(landing.wait())),
             landing.wait,
             ready if ready.steps else None,
+            landing.first,
         )
 
     def refresh(self) -> None:

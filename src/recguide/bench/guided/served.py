@@ -50,7 +50,7 @@ class Served:
         stats: of all requests that ended.
         prices: μ of each step; `sizes` and `prefixes` its N and M.
         policy_ms: a step's decision and what it learned, mean.
-        timed: steps from landing to landing.
+        timed: steps from landing to landing; `before` those of the warm-up.
     """
 
     load: int
@@ -67,6 +67,7 @@ class Served:
     prefixes: list[int] = field(default_factory=list[int])
     policy_ms: float = 0.0
     timed: list[Timed] = field(default_factory=list["Timed"])
+    before: list[Timed] = field(default_factory=list["Timed"])
 
     @property
     def wall_ms(self) -> float:
@@ -103,22 +104,26 @@ class Timed(NamedTuple):
 
 
 def host_of(served: Served, cost: CostTable) -> Host:
-    """What steps took beyond their forwards, by their kind, at this load; 0 for a kind that there was not."""
+    """What steps took beyond their forwards, by their kind, at this load: in the mean, or, of a kind that was
+    given up in the warm-up, in the median there; 0 for a kind that there was not."""
     each: list[tuple[float, float] | None] = []
     usual = SLOW * float(np.median([step.ms for step in served.timed])) if served.timed else 0.0
     for kind in Kind:
-        steps = [step for step in served.timed if step.kind is kind and step.ms <= usual]
-        beyond = [step.beyond_ms(cost) for step in steps]
-        each.append((max(0.0, fmean(beyond)), 0.0) if beyond else None)
+        beyond = [step.beyond_ms(cost) for step in served.timed if step.kind is kind and step.ms <= usual]
+        before = [step.beyond_ms(cost) for step in served.before if step.kind is kind]
+        found = fmean(beyond) if beyond else float(np.median(before)) if before else None
+        each.append(None if found is None else (max(0.0, found), 0.0))
     plain, other, branches, ahead = each
     return Host(plain or (0.0, 0.0), other or (0.0, 0.0), branches, ahead)
 
 
 class Noted:
-    """A policy, with what it plans and how long it takes noted while `served` is set."""
+    """A policy, with what it plans and how long it takes noted while `served` is set; `before` has the steps
+    until then."""
 
     def __init__(self, policy: Policy) -> None:
         self.served: Served | None = None
+        self.before: list[Timed] = []
         self.ms = 0.0
         self._policy = policy
         self._plain = False
@@ -166,8 +171,8 @@ class Noted:
         kind, plain, self._plain = self._kind, self._plain, self._kind is Kind.PLAIN
         # The first plain step behind others is waited for as well, unless it was planned ahead.
         kind = Kind.DRAFTS if self._plain and not plain and not view.blind else kind
-        if self.served is not None:
-            self.served.timed.append(Timed(kind, view, plan, ms))
+        timed = self.before if self.served is None else self.served.timed
+        timed.append(Timed(kind, view, plan, ms))
         self._policy.timed(view, plan, ms, waited_ms, late=late)
 
 
@@ -214,6 +219,7 @@ def serve(
     finally:
         engine.observer = None
     watch.tell(served)
+    served.before = noted.before
     served.policy_ms = noted.ms / max(1, len(watch.kept))
     return served
 
