@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.attention.test_work import by_tile
@@ -11,6 +14,7 @@ from tests.attention.test_work import by_tile
 from recguide.attention import recent, work
 from recguide.attention.packing import Flat
 from recguide.attention.recent import KEPT, RecentWork, most_spare
+from recguide.attention.structure import KEPT_TOKENS, Structure, structure_of
 from recguide.attention.work import RowColumns, Tiling, work_list
 from recguide.core import Row
 
@@ -158,3 +162,19 @@ def test_what_runs_alone_is_listed_elsewhere():
     for _ in range(2):
         listed_by(known, [(0, 0, True, 2)], [9], TILING)
     assert not known._met
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_nothing_is_kept_of_what_never_lies_the_same_way_again(exact):
+    known, tiling = RecentWork(), replace(TILING, exact=exact)
+
+    def structures():
+        gc.collect()
+        return sum(type(one) is Structure for one in gc.get_objects())
+
+    before = structures()
+    for requests in (1, 1, 2, 2, 3):
+        lies = structure_of([Row(at, 0, (0,) * (KEPT_TOKENS + 1), True) for at in range(requests)])
+        known.work_list(lies, np.zeros((2, requests), np.int32), tiling)
+        del lies
+    assert structures() == before

@@ -59,7 +59,7 @@ class WorkAlone:
 
         The array is kept here.
         """
-        if len(lies.lengths) > 1:
+        if len(lies.lengths) > 1 or lies.tokens > MOST:
             return None
         key = lies, tiling
         shape = self._shapes[key] if key in self._shapes else self._met(key)
@@ -84,7 +84,7 @@ class WorkAlone:
         if len(self._shapes) == SHAPES:
             self._shapes.clear()
         lies, tiling = key
-        others = tiling.exact or lies.owners[0, 0] or lies.tokens > MOST
+        others = tiling.exact or lies.owners[0, 0]
         self._shapes[key] = shape = None if others else self._shape(lies, tiling)
         return shape
 

@@ -127,6 +127,8 @@ class RecentWork:
         """Whether rows lie like that for the first time: many requests hardly ever do so twice."""
         if key in self._met:
             return False
+        if not key[0].is_kept:
+            return True
         self._met[key] = None
         if len(self._met) > KEPT:
             self._met.popitem(last=False)
