@@ -14,12 +14,13 @@ from recguide.bench.guided.overlap import Overlap
 from recguide.core import ParameterError
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.history import History
+from recguide.guidance.host import HostClock
 from recguide.guidance.market import MarketMaker, token_of
 from recguide.guidance.markets import Markets
 from recguide.guidance.paper import Paper, overlap
 from recguide.guidance.policy import policy_named
 from recguide.guidance.price import Price
-from recguide.guidance.probes import PROBE_AFTER, PROBE_SHARE
+from recguide.guidance.probes import FRUITLESS, PROBE_AFTER, PROBE_SHARE, Probes
 from recguide.guidance.rho import best_rho, choices, round_ms, table_rho
 from recguide.guidance.standing import KEPT, MOST_KEPT
 from recguide.guidance.value import prior
@@ -191,6 +192,32 @@ def test_idle_requests_probe_and_hardly_cost_anything(requests):
     assert drafting <= 0.03 * (4000 // requests + 400)
     fresh = policy.decide(view(requests, previous=1))
     assert not fresh.block.any()
+
+
+def test_probes_of_which_nothing_comes_grow_seldom_until_a_draft_is_chosen():
+    probes, seen = (
+        Probes(clock(fixed=1.0, each=0.02), HostClock()),
+        view(4, idle=np.full(4, PROBE_AFTER), previous=1),
+    )
+    nothing, ones = np.zeros(4, np.int64), np.ones(4, np.int64)
+    plain = Plan(nothing, ones, Branches.none())
+    drafts = Plan(np.array([8, 8, 8, 8]), nothing, Branches.none())
+
+    def gaps(count):
+        steps = []
+        for _ in range(count):
+            gap = 1
+            while not probes.among(seen, plain).block.any():
+                gap += 1
+            steps.append(gap)
+        return steps
+
+    fruitless = gaps(8)[1:]
+    assert fruitless[1] == pytest.approx(2 * fruitless[0], rel=0.02)
+    assert fruitless[-1] == pytest.approx(fruitless[-2], rel=0.02)
+    assert fruitless[-1] == pytest.approx(FRUITLESS / 2 * fruitless[0], rel=0.02)
+    assert probes.among(seen, drafts) is drafts
+    assert gaps(2)[1] == pytest.approx(fruitless[0], rel=0.02)
 
 
 def test_plain_steps_go_on_unasked_and_longer_each_time_until_a_probe_is_due():

@@ -17,6 +17,8 @@ from recguide.guidance.view import Plan, View, stays_plain
 
 PROBE_SHARE = 0.015
 """Of query tokens, at most, that probes cost; the host's time counts as the tokens of as many plain steps."""
+FRUITLESS = 8
+"""Times as seldom, at most: probe after probe of which nothing came doubles it."""
 PROBE_BLOCK = 8
 PROBE_COST = 2 * PROBE_BLOCK
 """Its draft and its verification."""
@@ -34,23 +36,27 @@ class Probes:
     def __init__(self, clock: Clock, host: HostClock) -> None:
         self._clock, self._host = clock, host
         self._saved = 0.0
+        self._seldom = 1
 
     def steps_left(self, requests: int) -> int:
         """Plain steps of these until they may probe; 0 if they may now."""
         lacks = _cost(requests, self._detour(requests)) - self._saved
-        return max(0, ceil(lacks / (PROBE_SHARE * requests)))
+        return max(0, ceil(lacks / (self._share * requests)))
 
     def among(self, view: View, plan: Plan, before: int = 0) -> Plan:
         """The plan, in which requests that have gone longest without a draft make one if budgeted.
 
         Args: before: query tokens of plain steps that were taken unasked since the last plan.
         """
+        if plan.block.any():
+            self._seldom = 1
         requests, detour = len(view), self._detour(len(view))
         most = 2.0 * _cost(requests, detour)
-        self._saved = min(most, self._saved + PROBE_SHARE * (before + plan.all_tokens))
+        self._saved = min(most, self._saved + self._share * (before + plan.all_tokens))
         if view.idle.max() < PROBE_AFTER:
             return plan
-        if not stays_plain(view, plan):
+        plain = stays_plain(view, plan)
+        if not plain:
             detour = 0.0
         together = _together(requests, detour)
         if self._saved < _cost(requests, detour):
@@ -62,10 +68,16 @@ class Probes:
         if detour and 2 * len(eldest) < together:
             return plan
         self._saved -= len(eldest) * PROBE_COST + detour
+        if plain:
+            self._seldom = min(FRUITLESS, 2 * self._seldom)
         block, verified = plan.block.copy(), plan.verified.copy()
         block[eldest], verified[eldest] = PROBE_BLOCK, 0
         branches = plan.branches.only(~np.isin(plan.branches.request, eldest))
         return replace(plan, block=block, verified=verified, branches=branches)
+
+    @property
+    def _share(self) -> float:
+        return PROBE_SHARE / self._seldom
 
     def _detour(self, requests: int) -> float:
         """Tokens that plain steps emit in the time that leaving them costs."""
