@@ -24,6 +24,8 @@ OURS: Mapping[str, str] = {
     "recguide.bench.acceptance.kernel": "picks",
 }
 """Our kernels by the module or package that holds them; those of no module here are "other"."""
+KERNELS = ("JITFunction", "InterpretedFunction", "Autotuner")
+"""Types of Triton's kernels, by name: it may not be installed."""
 LIBRARY = ("gemm", "gemv", "nvjet", "cutlass", "cublas", "splitk")
 """Matrix products of vendors' libraries, by parts of their names."""
 
@@ -104,14 +106,15 @@ def _our_kernels() -> Mapping[str, str]:
     """Names of our Triton kernels → part."""
     found: dict[str, str] = {}
     for place, part in OURS.items():
-        for module in _modules(place):
+        for module in kernel_modules(place):
             for name, value in vars(module).items():
-                if type(value).__name__ in ("JITFunction", "InterpretedFunction", "Autotuner"):
+                if type(value).__name__ in KERNELS:
                     found[name] = part
     return found
 
 
-def _modules(place: str) -> Iterable[ModuleType]:
+def kernel_modules(place: str) -> Iterable[ModuleType]:
+    """A module or package of kernels, and the package's modules."""
     module = importlib.import_module(place)
     yield module
     for info in pkgutil.iter_modules(getattr(module, "__path__", ())):

@@ -64,7 +64,7 @@ class FusedPicker:
 
     def __call__(self, logits: Tensor, table: SlotTable) -> Picks:
         """Picks of logits [W, V], float32 or float64, each slot's contiguous: two launches."""
-        from recguide.speculation.kernels.picks import NUMBERS, REALS, merge, scan
+        from recguide.speculation.kernels.picks import NUMBERS, REALS, conclude, scan
 
         slots, width = logits.shape
         if len(table) != slots:
@@ -90,7 +90,7 @@ class FusedPicker:
             num_warps=split.warps,
             maxnreg=split.registers,
         )
-        cast("Any", merge)[(slots,)](
+        cast("Any", conclude)[(slots,)](
             *shared,
             self._ends,
             self._mask,

@@ -85,13 +85,15 @@ def bars(
     figure, axes = _figure(7.6, 1.2 + 0.4 * len(values), 1)
     axes.barh(list(values), list(values.values()), color="#2377cc", height=0.6)
     for at, value in enumerate(values.values()):
-        axes.annotate(f" {value:,.3g}", (value, at), va="center", fontsize=8, color=INK)
+        # Inside, where no mark crosses it.
+        said = f"{value:,.0f} " if value >= 100 else f"{value:.3g} "
+        axes.annotate(said, (value, at), va="center", ha="right", fontsize=8, color="white")
     for name, value in marks.items():
         axes.axvline(value, color="#cf4520", linewidth=1.0, linestyle="--", label=name)
     axes.invert_yaxis()
     axes.set(xlabel=xlabel)
     if marks:
-        axes.legend(frameon=False, fontsize=8)
+        _legend_beside(axes)
     _finish(figure, title, file)
 
 

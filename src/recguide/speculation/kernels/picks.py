@@ -1,4 +1,4 @@
-"""Picks in Triton: one pass over the vocabulary in chunks, then a small kernel that merges a slot's chunks.
+"""Picks in Triton: one pass over the vocabulary in chunks, then a small kernel that concludes from chunks.
 
 Scores are first taken in fp32, with an error far below MARGIN. Tokens that lie within MARGIN of a chunk's
 best are compared by their exact scores, and so are the winners of all chunks: the pick is that of float64
@@ -164,7 +164,7 @@ def scan(
 
 
 @triton.jit(do_not_specialize=["chunks"], do_not_specialize_on_alignment=_TABLE)
-def merge(
+def conclude(
     logits,
     stride,
     seeds,
