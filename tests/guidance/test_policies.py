@@ -14,9 +14,9 @@ from recguide.bench.guided.overlap import Overlap
 from recguide.core import ParameterError
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.history import History
-from recguide.guidance.host import HostClock
+from recguide.guidance.host import LEAST, HostClock, Kind
 from recguide.guidance.market import MarketMaker, token_of
-from recguide.guidance.markets import Markets
+from recguide.guidance.markets import SERVES, Markets
 from recguide.guidance.paper import Paper, overlap
 from recguide.guidance.policy import policy_named
 from recguide.guidance.price import Price
@@ -245,22 +245,28 @@ def test_plain_steps_of_many_more_or_fewer_are_planned_anew():
     assert not policy.again(5)
 
 
-def test_a_market_is_prepared_for_one_step_of_like_requests():
+def test_a_market_of_many_serves_for_some_steps_of_like_requests():
     beliefs, at = Beliefs(table(hazards=np.linspace(0.4, 0.02, 10))), clock(free=128)
-    maker = MarketMaker(beliefs, at)
-    markets = Markets(maker, at)
+    host = HostClock()
+    maker = MarketMaker(beliefs, at, host)
     seen, others, many = view(8, previous=16), view(9, previous=4), view(20, previous=16)
+    markets = Markets(maker, at, host)
 
-    def now(of):
-        return markets.now(of, beliefs.cell(of))
+    def price_now(of):
+        return markets.now(of, beliefs.cell(of)).price
 
-    def made(of):
-        return maker.made(of, beliefs.cell(of))
+    def price_made(of):
+        return maker.made(of, beliefs.cell(of)).price
 
     for of, expected in ((others, seen), (many, many)):
         markets.prepare(seen, beliefs.cell(seen))
-        assert now(of).price == made(expected).price
-        assert now(of).price == made(of).price  # nothing is prepared any more
+        assert [price_now(of) for _ in range(SERVES)] == [price_made(expected)] * SERVES
+        assert price_now(of) == price_made(of)
+        assert price_made(seen) != price_made(of)
+    assert price_now(seen) == price_made(seen)  # 8 of 20
+    for _ in range(LEAST):
+        host.add(8, 2.0, 5.0, 3.0, Kind.DRAFTS)
+    assert price_now(others) == price_made(others)  # the host takes another time
 
 
 def test_a_few_requests_that_were_met_before_have_their_own_market():
