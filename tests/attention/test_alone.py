@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.attention.listing import RowColumns, work_list
 from tests.attention.test_work import by_tile, merges_of
 
 from recguide.attention import alone, work
 from recguide.attention.alone import CUTS, MOST, SHAPES, SOON, WorkAlone
 from recguide.attention.packing import Flat
-from recguide.attention.work import RowColumns, Tiling, cut_evenly, work_list
+from recguide.attention.work import Tiling, cut_evenly
 from recguide.core import Row
 
 FIXED = [work.QUERY, work.TOKENS, work.HEAD, work.REQUEST, work.DRAFT, work.DRAFT_END]

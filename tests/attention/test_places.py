@@ -6,12 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.attention.batches import batches
+from tests.attention.listing import RowColumns, work_list
 
 from recguide.attention.columns import Columns
 from recguide.attention.packing import BatchShape, Flat
 from recguide.attention.places import WantedPlaces, place_by_kernel, places_of
 from recguide.attention.tiles import work_of
-from recguide.attention.work import CACHED, OPEN, QUERY, SEEN, TOKENS, RowColumns, Tiling, work_list
+from recguide.attention.work import CACHED, OPEN, QUERY, SEEN, TOKENS, Tiling
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TILING = Tiling(

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.attention.listing import RowColumns, work_list
 from tests.attention.test_work import by_tile
 
 from recguide.attention import recent, work
 from recguide.attention.packing import Flat
 from recguide.attention.recent import KEPT, RecentWork, most_spare
 from recguide.attention.structure import KEPT_TOKENS, Structure, structure_of
-from recguide.attention.work import RowColumns, Tiling, work_list
+from recguide.attention.work import Tiling
 from recguide.core import Row
 
 TILING = Tiling(

@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.attention.batches import batches
+from tests.attention.listing import RowColumns, blocks_of, tiles_of, work_list
 from tests.attention.test_work import by_tile, tilings
 
 from recguide.attention import work
 from recguide.attention.packing import Flat
 from recguide.attention.tiles import tiles_of_all, work_of
-from recguide.attention.work import RowColumns, tiles_of, work_list
 
 
 def begins_of(flat):
@@ -34,7 +34,7 @@ def test_they_are_those_of_the_rows_if_branches_see_the_whole_block(case, tiling
     np.testing.assert_array_equal(found, expected)
     flying = expected[:, work.DRAFT_END] - expected[:, work.DRAFT]
     blocks = [-(-cached // tiling.keys) - -others // tiling.keys for cached, others in keys]
-    assert blocks == tiling.blocks(expected[:, work.CACHED], flying).tolist()
+    assert blocks == blocks_of(expected[:, work.CACHED], flying, tiling).tolist()
 
 
 @settings(max_examples=200, deadline=None)

@@ -6,11 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.attention.batches import batches
+from tests.attention.listing import RowColumns, blocks_of, work_list
 
 from recguide.attention import work
 from recguide.attention.packing import pack
 from recguide.attention.visibility import visible
-from recguide.attention.work import RowColumns, Tiling, items_cap, work_list
+from recguide.attention.work import Tiling, items_cap
 from recguide.core import Row
 
 
@@ -90,7 +91,7 @@ def test_every_key_that_a_token_sees_is_met_once_by_every_head(case, tiling):
         tokens = order[query : query + items[0][work.TOKENS]]
         met[tokens, head] += 1
         cached, draft, draft_end = items[0][work.CACHED : work.DRAFT_END + 1]
-        blocks = int(tiling.blocks(np.array(cached), np.array(draft_end - draft)))
+        blocks = int(blocks_of(np.array(cached), np.array(draft_end - draft), tiling))
         ends = [0, *(item[work.END] for item in items)]
         assert [item[work.BEGIN] for item in items] == ends[:-1]
         assert ends[-1] == blocks

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.attention.listing import RowColumns, work_list
 from tests.attention.test_work import by_tile
 from tests.engine import test_equality
 from tests.engine.device import PER_TOKEN, PaddedForwards, device_engine, rows_in
@@ -16,7 +17,6 @@ from tests.engine.wayward import wayward
 
 from recguide.attention import work
 from recguide.attention.packing import Flat
-from recguide.attention.work import RowColumns, work_list
 from recguide.core import SamplingParams
 from recguide.engine import standing
 from recguide.engine.request import Sampling

@@ -9,13 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.attention.batches import batches
+from tests.attention.listing import RowColumns, work_list
 from tests.attention.test_work import by_tile
 from tests.engine.device import PER_TOKEN
 
 from recguide.attention import work
 from recguide.attention.packing import BatchShape, Flat, pack
 from recguide.attention.recent import RecentWork
-from recguide.attention.work import RowColumns, Tiling, work_list
+from recguide.attention.work import Tiling
 from recguide.core import AdapterUse, Row
 from recguide.engine.docket import Docket
 from recguide.engine.flight import Ready

@@ -54,8 +54,8 @@ class WorkAlone:
         """Where the last one stood."""
 
     def work_list(self, lies: Structure, prefix: int, tiling: Tiling) -> Ints | None:
-        """What `work.work_list` makes, but for where keys end, and with a few blocks to spare, so that stems
-        do not matter; None for rows of several requests or very many tokens, and in exact mode.
+        """What `tiles.work_of` makes, but for where keys end, and with a few blocks to spare; None for rows
+        of several requests or very many tokens, and in exact mode.
 
         The array is kept here.
         """

@@ -78,7 +78,8 @@ class Structure:
         bounds: [R], as given; a row's request's first row, the tokens that it caches, its longest stem.
         facts: [N, 4], of each token the place of its row in packed order, its request, its slot, and whether
             that is a MASK slot.
-        order: [N, 3], as `work.work_list` returns it, but for what tokens see.
+        order: [N, 3], tokens grouped by request, each request's in packed order, with columns as `work` has
+            them, but for what they see.
         wanted: [W, 4], of each logit the request, the slot, whether it is a draft row's, and the token.
         written, adapter_start: as in PackedBatch, without padding.
     """

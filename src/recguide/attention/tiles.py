@@ -39,8 +39,10 @@ _MOVED[REQUEST], _MOVED[[QUERY, DRAFT, DRAFT_END]], _MOVED[[CACHED, OPEN]] = _RE
 
 
 def work_of(lies: Structure, begins: Ints, tiling: Tiling) -> Ints:
-    """The work list of a forward, as `work.work_list` makes it; but draft rows may be taken for such that see
-    all of their request's causal row, so that it serves whatever stems.
+    """The work list of a forward, [at most `items_cap`, FIELDS].
+
+    Except in exact mode, draft rows are taken for such that see all of their request's causal row, so that
+    it serves whatever stems.
 
     Args:
         lies: how its rows lie.
