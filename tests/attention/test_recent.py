@@ -54,7 +54,7 @@ def flat_of(rows, prefixes):
         Row(request, prefixes[request], (0,) * length, causal, stem=stem)
         for request, stem, causal, length in rows
     ]
-    return Flat(rows, [range(1000)] * len(prefixes), 1)
+    return Flat(rows, [range(2000)] * len(prefixes), 1)
 
 
 def listed_by(known, rows, prefixes, tiling):
@@ -179,3 +179,15 @@ def test_nothing_is_kept_of_what_never_lies_the_same_way_again(exact):
         known.work_list(lies, np.zeros((2, requests), np.int32), tiling)
         del lies
     assert structures() == before
+
+
+def test_of_chunks_beside_rows_that_move_the_last_one_s_list_is_kept():
+    known, made = RecentWork(), []
+    rows = [(0, 0, True, KEPT_TOKENS), OTHER]
+    for prefix in range(3):
+        flat = flat_of(rows, [prefix, 0])
+        listed = known.lasting.work_list(flat.structure, flat.begins, TILING)
+        assert known.work_list(flat.structure, flat.begins + 1, TILING) is listed
+        made.append(flat.structure)
+    assert len({id(lies) for lies in made}) == 3
+    assert [lies in [key[0] for key in known._known] for lies in made] == [False, False, True]

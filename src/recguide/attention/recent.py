@@ -79,6 +79,8 @@ class RecentWork:
         self._alone = WorkAlone()
         self._known: OrderedDict[_Key, _Known] = OrderedDict()
         self._met: OrderedDict[_Key, None] = OrderedDict()
+        self._passing: _Key | None = None
+        """Of those whose list is kept, the one that never comes again: it serves until the next such."""
         self._short: dict[_Key, Ints] = {}
         """Those that will not serve much longer, and where rows began that they have served."""
 
@@ -117,6 +119,10 @@ class RecentWork:
 
     def _make(self, key: _Key, begins: Ints) -> _Known:
         self._short.pop(key, None)
+        if not key[0].is_kept:
+            if self._passing is not None:
+                self._known.pop(self._passing, None)
+            self._passing = key
         known = self._known[key] = _made(key[0], begins, key[1])
         self._known.move_to_end(key)
         if len(self._known) > KEPT:
