@@ -1,4 +1,4 @@
-"""How a forward's output reaches the host: one copy into pinned memory, one wait for it."""
+"""How a forward's output reaches the host: into pinned memory, and one wait for it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Landings:
         return Landing(words.numpy(), self._events[turn])
 
     def brought(self, words: NDArray[np.int32]) -> Landing:
-        """What a graph copies to pinned words [n] int32 by itself, each time to the same ones."""
+        """What a graph writes to pinned words [n] int32 by itself, each time to the same ones."""
         self._turn = 1 - self._turn
         self._events[self._turn].record()
         return Landing(words, self._events[self._turn])

@@ -1,4 +1,5 @@
-"""Which market a step goes by: the one made while the last forward ran, unless that was of other requests."""
+"""Which market a step goes by: the one of the last forward, made while that ran or a little before, unless
+it was of other requests."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ class Markets:
         self._menus: Menus | None = None
 
     def now(self, view: View, cell: Ints) -> Market:
-        """For a step of these requests. What was prepared is for one step; without it a market is made."""
+        """For a step of these requests. What was prepared is for one step; without it another is made, or an
+        older one still serves."""
         prepared, self._prepared = self._prepared, None
         if prepared is None or _are_others(view, prepared.tokens):
             return self._of(view, cell)

@@ -1,7 +1,8 @@
 """Probes: requests that decode plainly try a draft now and then, to see whether drafts are worth it by now.
 
 A probe among plain steps also costs the host's time of steps that are not plain any more, however many probe.
-So they do it in company, and the more so, and the more seldom, the longer the host takes.
+So they do it in company, and the more so, and the more seldom, the longer the host takes; and the more
+seldom, the more of them came to nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a step's settle reads and what the host gets back, each in one block of int32 words.
 
-The host fills a `SettleTable` in the step's input buffer; `settle_step` writes a `StepOutput` on the device:
-one copy there, one copy back, whatever the step does.
+The host fills a `SettleTable` in the step's input buffer; `settle_step` writes a `StepOutput`, on the device
+or to memory of the host: one block there, one block back, whatever the step does.
 """
 
 from __future__ import annotations

@@ -1,0 +1,37 @@
+"""What serving says of the host."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.guidance.worlds import cost, view
+
+from recguide.bench.guided.served import SLOW, Served, Timed, host_of
+from recguide.guidance.host import Kind
+from recguide.guidance.view import Branches, Plan
+
+STEP = Plan(np.zeros(1, np.int64), np.ones(1, np.int64), Branches.none())
+TABLE = cost(5.0, 0.0)
+
+
+def steps(kind, *beyond):
+    """Steps that took so many milliseconds longer than their forwards, which take 5."""
+    return [Timed(kind, view(), STEP, 5.0 + ms) for ms in beyond]
+
+
+def test_the_host_s_time_is_the_mean_of_each_kind_without_outliers():
+    timed = [*steps(Kind.PLAIN, 1.0, 2.0, 3.0, 10 * SLOW), *steps(Kind.DRAFTS, 4.0)]
+    host = host_of(Served(1, timed=timed), TABLE)
+    assert np.isclose(host.ms(1, Kind.PLAIN), 2.0)
+    assert np.isclose(host.ms(1, Kind.DRAFTS), 4.0)
+
+
+def test_of_a_kind_that_was_given_up_in_the_warm_up_it_is_known_from_there():
+    before = [*steps(Kind.DRAFTS, 3.0, 4.0, 500.0), *steps(Kind.PLAIN, 9.0)]
+    host = host_of(Served(1, timed=steps(Kind.PLAIN, 1.0), before=before), TABLE)
+    assert np.isclose(host.ms(1, Kind.PLAIN), 1.0)
+    assert np.isclose(host.ms(1, Kind.DRAFTS), 4.0)
+    assert host.branches is None
+
+
+def test_a_step_never_takes_less_than_its_forward():
+    assert host_of(Served(1, timed=steps(Kind.PLAIN, -2.0)), TABLE).ms(1, Kind.PLAIN) == 0.0
