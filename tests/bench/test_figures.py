@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from recguide.bench.figures import roofline, round_bars
+from recguide.bench.guided.figures import bars
 
 pytest.importorskip("matplotlib")
 
@@ -38,3 +41,16 @@ def test_bars_have_a_name_for_each_round_and_part(tmp_path):
     text = file.read_text()
     for words in ("nld-8b, recguide", "products", "attention", "picks", "gaps"):
         assert words in text
+
+
+def test_a_bar_says_its_value_inside_unless_it_is_too_short(tmp_path):
+    file = tmp_path / "bars.svg"
+    bars({"ar": 1548.3, "slow": 43.1}, "tokens a second", "throughput", file, {"asked": 1600.0})
+    style = {}
+    for line in file.read_text().splitlines():
+        found = re.search(r"<text style=\"([^\"]*)\".*> *([\d.,]+) *</text>", line)
+        if found is not None:
+            style[found[2]] = found[1]
+    assert "text-anchor: end" in style["1,548"]
+    assert "fill: #ffffff" in style["1,548"]
+    assert "fill: #ffffff" not in style["43.1"]

@@ -85,9 +85,10 @@ def bars(
     figure, axes = _figure(7.6, 1.2 + 0.4 * len(values), 1)
     axes.barh(list(values), list(values.values()), color="#2377cc", height=0.6)
     for at, value in enumerate(values.values()):
-        # Inside, where no mark crosses it.
-        said = f"{value:,.0f} " if value >= 100 else f"{value:.3g} "
-        axes.annotate(said, (value, at), va="center", ha="right", fontsize=8, color="white")
+        said = f" {value:,.0f} " if value >= 100 else f" {value:.3g} "
+        # Inside, where no mark crosses it, unless it is too short.
+        side, color = ("right", "white") if 8 * value >= max(values.values()) else ("left", INK)
+        axes.annotate(said, (value, at), va="center", ha=side, fontsize=8, color=color)
     for name, value in marks.items():
         axes.axvline(value, color="#cf4520", linewidth=1.0, linestyle="--", label=name)
     axes.invert_yaxis()
