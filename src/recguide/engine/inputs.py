@@ -25,7 +25,7 @@ from recguide.speculation.step import Judged, SettleShape, SettleTable, StepOutp
 
 Index = NDArray[np.intp]
 
-IMAGES = 2**23
+IMAGES = 2**21
 """Bytes of what is kept of structures by an input."""
 
 
