@@ -38,9 +38,11 @@ SHAPES, CUTS, LISTS = 1024, 16, 64
 """That are kept: the second of each number of tiles."""
 SPARE = 64
 """Keys that a text may grow by, in whole blocks, before its tiles are cut anew."""
-SOON, LATELY = 32, 256
-"""Positions before that at which they are, while nobody waits, and in which so many tiles must have been met.
-A round moves a request no further than a block."""
+SOON = 32
+"""Positions that a list has still to serve for; if fewer, what comes next is made beforehand, while nobody
+waits. A round moves a request no further than a block."""
+LATELY = 256
+"""Positions in which so many tiles must have been met for that."""
 
 
 class WorkAlone:

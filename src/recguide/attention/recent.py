@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from recguide.attention.alone import WorkAlone
+from recguide.attention.alone import SOON, WorkAlone
 from recguide.attention.structure import Structure
 from recguide.attention.tiles import tiles_of_all, work_of
 from recguide.attention.work import Tiling, shared_out
@@ -32,9 +32,6 @@ KEPT = 64
 
 SPARE = 64
 """Keys that a tile's list has to spare when it is made, in whole blocks."""
-SOON = 32
-"""Positions that a list has still to serve for; if fewer, it is made anew beforehand. A round moves a request
-no further than a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +63,6 @@ class WorkLists(Protocol):
         """
         ...
 
-    def until(self, lies: Structure, tiling: Tiling, prefix: int) -> int:
-        """The furthest prefix that the list made for this one serves as well, of rows that lie so, whatever
-        their stems; −1 if that is not known."""
-        ...
-
 
 class RecentWork:
     """Makes work lists, from recent ones where it can."""
@@ -88,6 +80,8 @@ class RecentWork:
         return self.listed(lies, begins, tiling, lasting=False)
 
     def until(self, lies: Structure, tiling: Tiling, prefix: int) -> int:
+        """The furthest prefix that the list made for this one serves as well, of rows that lie so, whatever
+        their stems; −1 if that is not known."""
         return self._alone.until(lies, tiling, prefix)
 
     @property
@@ -147,9 +141,6 @@ class _Lasting:
 
     def work_list(self, lies: Structure, begins: Ints, tiling: Tiling) -> Ints:
         return self.recent.listed(lies, begins, tiling, lasting=True)
-
-    def until(self, lies: Structure, tiling: Tiling, prefix: int) -> int:
-        return self.recent.until(lies, tiling, prefix)
 
 
 def most_spare(tiling: Tiling) -> int:

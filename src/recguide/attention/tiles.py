@@ -13,8 +13,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from recguide.attention.structure import KEPT_ROW, Structure
 from recguide.attention.structure import REQUEST as REQUEST_OF
-from recguide.attention.structure import Structure
 from recguide.attention.work import (
     CACHED,
     DRAFT,
@@ -29,8 +29,8 @@ from recguide.attention.work import (
 
 Ints = NDArray[np.int32]
 
-KEPT, KEPT_ROW = 4096, 256
-"""Requests' rows whose tiles are kept, and tokens of a causal one: a longer one is a prompt's chunk."""
+KEPT = 4096
+"""Requests' rows whose tiles are kept."""
 
 _REQUEST, _AT, _PREFIX, _NOTHING = range(4)
 _MOVED = np.full(FIELDS, _NOTHING)

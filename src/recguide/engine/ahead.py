@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy import count_nonzero
 from numpy.typing import NDArray
 
 from recguide.engine.docket import BY_HOST, Docket
@@ -208,11 +207,11 @@ class Made:
     def came_true(self, output: StepOutput) -> bool:
         """Whether all have picks, no branch is reused, and somebody goes on."""
         # Counting takes NumPy a fraction of `any` and `all`.
-        if count_nonzero(output.bad[: self.picks]):
+        if np.count_nonzero(output.bad[: self.picks]):
             return False
-        if len(self.of_drafts) and count_nonzero(output.reused[self.of_drafts] >= 0):
+        if len(self.of_drafts) and np.count_nonzero(output.reused[self.of_drafts] >= 0):
             return False
-        return self.goes_on or bool(count_nonzero(output.stopped[self.emitting]) < len(self.emitting))
+        return self.goes_on or bool(np.count_nonzero(output.stopped[self.emitting]) < len(self.emitting))
 
     def completed(self, output: StepOutput, runner: Runner) -> Ready:
         """It, with what is known now."""
@@ -222,14 +221,14 @@ class Made:
             moved[self.drafts] = output.emitted[self.of_drafts]
             ready = runner.moved(ready, moved)
             seeds = output.last_tokens(self.of_drafts)
-            ready.inputs.set_tokens(ready.flat.structure.first_tokens[self.drafts], seeds)
+            ready.inputs.tokens[ready.flat.structure.first_tokens[self.drafts]] = seeds
             if len(self.late):
                 places = [ready.docket.places[at] for at in self.late.tolist()]
                 ready.inputs.count_down(places, moved[self.late])
         if len(self.to):
-            ready.inputs.set_tokens(self.to, picks[self.of])
+            ready.inputs.tokens[self.to] = picks[self.of]
         if len(self.words):
-            ready.inputs.set_blocks(self.words, picks[self.of_words])
+            ready.inputs.blocks[self.words] = picks[self.of_words]
         return ready
 
 

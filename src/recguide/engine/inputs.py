@@ -23,8 +23,6 @@ from recguide.engine.request import Sampling
 from recguide.speculation.slots import INERT, SlotTable
 from recguide.speculation.step import Judged, SettleShape, SettleTable, StepOutput
 
-Index = NDArray[np.intp]
-
 IMAGES = 2**21
 """Bytes of what is kept of structures by an input."""
 
@@ -223,14 +221,6 @@ class Inputs:
     @property
     def _caps(self) -> NDArray[np.int32]:
         return self.room.settle.caps(self._arrays["settle"], self._judged)
-
-    def set_tokens(self, at: Index | NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
-        """Changes these tokens of the batch; the rest of what is filled in stays."""
-        self._arrays["tokens"][at] = tokens
-
-    def set_blocks(self, words: Index, tokens: NDArray[np.int32]) -> None:
-        """Changes these words of the blocks to settle."""
-        self._arrays["settle"][words] = tokens
 
     def move(self, flat: Flat, recent: WorkLists | None = None) -> None:
         """The same rows where `flat` has them."""

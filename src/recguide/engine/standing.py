@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from operator import sub
 
+from recguide.attention.alone import SOON
 from recguide.core import light
 from recguide.engine.docket import BY_HOST, Docket
 from recguide.engine.errors import is_lack_of_memory
@@ -29,8 +30,6 @@ from recguide.speculation.step import StepOutput
 KEPT = 16
 """Shapes."""
 
-SOON = 32
-"""Positions that a work list has to serve for beyond the next round, else it is made anew beforehand."""
 AT_ONCE = 2
 """Lists that are made anew while a forward runs, at most."""
 
