@@ -20,13 +20,19 @@ def test_a_bucket_holds_its_batch_and_no_smaller_size_does(tokens, use, data):
     assert tokens <= bucket.tokens
     assert wanted <= bucket.wanted <= bucket.tokens
     assert not any(tokens <= size < bucket.tokens for size in QUERY_TOKENS)
-    smaller = [few for few in (*WANTED, bucket.tokens) if wanted <= few < bucket.wanted]
-    assert not smaller
+    kept = WANTED if bucket.tokens > AT_START else ()
+    assert not [few for few in kept if wanted <= few < bucket.wanted]
+
+
+@given(st.integers(1, AT_START), st.sampled_from(AdapterUse), st.data())
+def test_graphs_of_small_batches_are_there_from_the_start(tokens, use, data):
+    wanted = data.draw(st.integers(0, tokens))
+    assert BUCKETS.of(tokens, use, wanted) in set(BUCKETS.at_start())
 
 
 @pytest.mark.parametrize(
     ("tokens", "wanted", "expected"),
-    [(1, 1, (1, 1)), (48, 47, (48, 48)), (49, 3, (64, 64)), (65, 0, (80, 64)), (1000, 1, (1024, 64))],
+    [(1, 1, (1, 1)), (48, 47, (48, 48)), (49, 3, (64, 64)), (65, 0, (80, 80)), (300, 9, (320, 64)), (1000, 1, (1024, 64))],
 )
 def test_examples(tokens, wanted, expected):
     bucket = BUCKETS.of(tokens, AdapterUse.NONE, wanted)

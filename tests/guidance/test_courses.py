@@ -12,7 +12,7 @@ from tests.guidance.worlds import EVIDENCE, clock, table, view
 from recguide.guidance.batching import ragged
 from recguide.guidance.courses import GRANTED, MEMORY, RETRIED, Course, Courses
 from recguide.guidance.fixed import Fixed
-from recguide.guidance.host import FORGOTTEN, LEAST, WINDOW, Host, HostClock, Kind
+from recguide.guidance.host import FORGOTTEN, WINDOW, Host, HostClock, Kind
 from recguide.guidance.load import Load
 from recguide.guidance.price import RUN, Price
 from recguide.guidance.simulation import simulate
@@ -81,10 +81,10 @@ def test_steps_that_make_less_than_was_said_are_left_for_others():
 def test_a_landing_that_was_there_before_is_the_hosts_time():
     """The device had nothing to do from when its forward should have been over."""
     host = HostClock()
-    for _ in range(LEAST):
+    for _ in range(WINDOW):
         host.add(64, 1.0, 3.0, 0.1, Kind.AHEAD, late=True)
     assert host.ms(64, Kind.AHEAD) == pytest.approx(2.0)
-    for _ in range(4 * LEAST):
+    for _ in range(WINDOW):
         host.add(64, 1.0, 3.0, 0.1, Kind.AHEAD)
     assert host.ms(64, Kind.AHEAD) == pytest.approx(0.1)
 
@@ -93,7 +93,7 @@ def test_a_plan_says_what_it_was_chosen_among():
     policy = Price(table(0.05), clock())
     assert policy.decide(view(4)).course is Course.FREE
     worthless = Price(table(0.9), clock(fixed=1.0, each=1.0))
-    for _ in range(LEAST):
+    for _ in range(WINDOW):
         worthless._host.add(4, 5.0, 15.0, 10.0, Kind.DRAFTS)
     assert worthless.decide(view(4)).course is Course.PLAIN
 
@@ -104,6 +104,7 @@ def test_plain_steps_that_are_booked_together_count_one_by_one():
     plan = Plan(0 * ones, ones, Branches.none(), rate=0.25, course=Course.PLAIN)
     for _ in range(WINDOW):
         policy._host.add(1, 4.0, 6.0, 2.0, Kind.BRANCHES)
+        policy._host.add(1, 4.0, 4.1, 0.1, Kind.PLAIN)
     for _ in range(1 + 3 * RUN):
         policy.timed(seen, plan, 4.0, 0.1)
     booked = policy._courses._kept[0, Course.PLAIN]

@@ -14,7 +14,7 @@ from tests.guidance.worlds import clock, table, view
 
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.few import solve_few
-from recguide.guidance.host import FORGOTTEN, LEAST, WINDOW, Host, HostClock, Kind
+from recguide.guidance.host import FORGOTTEN, WINDOW, Host, HostClock, Kind
 from recguide.guidance.market import MarketMaker
 from recguide.guidance.price import Price
 from recguide.guidance.probes import INTERRUPTED, PROBE_AFTER, PROBE_SHARE
@@ -22,7 +22,7 @@ from recguide.guidance.step import solve
 from recguide.guidance.view import Branches, Plan, is_plain
 
 
-def told(host, requests, *, plain=0.0, other=0.0, steps=LEAST, forward=2.0):
+def told(host, requests, *, plain=0.0, other=0.0, steps=WINDOW, forward=2.0):
     for _ in range(steps):
         host.add(requests, forward, forward + plain, plain, Kind.PLAIN)
         host.add(requests, forward, forward + other, other, Kind.DRAFTS)
@@ -33,7 +33,7 @@ def told(host, requests, *, plain=0.0, other=0.0, steps=LEAST, forward=2.0):
 
 
 def test_nothing_is_said_before_steps_were_seen():
-    host = told(HostClock(), 64, other=3.0, steps=LEAST - 1)
+    host = told(HostClock(), 64, other=3.0, steps=WINDOW - 1)
     assert host.ms(64, Kind.DRAFTS) == host.detour_ms(64) == 0.0
 
 
@@ -47,7 +47,7 @@ def test_kinds_and_numbers_of_requests_are_told_apart():
 
 def test_a_step_that_waited_for_something_else_is_not_usual():
     host = HostClock()
-    for waited in (298.0, 278.0, *[1.0] * 6, 88.0, *[1.0] * 6):
+    for waited in (298.0, 278.0, *[1.0] * 8, 88.0, *[1.0] * 8):
         host.add(8, 2.0, 2.0 + waited, waited, Kind.DRAFTS)
     assert host.ms(8, Kind.DRAFTS) == pytest.approx(1.0)
 
@@ -60,17 +60,17 @@ def test_a_host_that_became_quicker_is_followed():
 def test_what_a_table_says_too_little_of_is_not_the_hosts():
     """Else large forwards, of which tables know least, would make all drafting look alike."""
     host = HostClock()
-    for _ in range(LEAST):
+    for _ in range(WINDOW):
         host.add(8, 35.0, 51.0, 3.0, Kind.DRAFTS)
     assert host.ms(8, Kind.DRAFTS) == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize("plain", [0, 2 * LEAST])
+@pytest.mark.parametrize("plain", [0, WINDOW])
 def test_where_forwards_are_assumed_they_take_what_the_table_says(plain):
     host = HostClock(in_ms=False)
     for _ in range(plain):
         host.add(4, 1.0, 10.0, 0.0, Kind.PLAIN)
-    for _ in range(2 * LEAST):
+    for _ in range(2 * WINDOW):
         host.add(4, 2.0, 50.0, 30.0, Kind.DRAFTS)
     assert host.ms(4, Kind.PLAIN) == pytest.approx(0.0)
     assert host.ms(4, Kind.DRAFTS) == pytest.approx(3.0)

@@ -14,7 +14,7 @@ from recguide.bench.guided.overlap import Overlap
 from recguide.core import ParameterError
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.history import History
-from recguide.guidance.host import LEAST, HostClock, Kind
+from recguide.guidance.host import WINDOW, HostClock, Kind
 from recguide.guidance.market import MarketMaker, token_of
 from recguide.guidance.markets import SERVES, Markets
 from recguide.guidance.paper import Paper, overlap
@@ -264,7 +264,7 @@ def test_a_market_of_many_serves_for_some_steps_of_like_requests():
         assert price_now(of) == price_made(of)
         assert price_made(seen) != price_made(of)
     assert price_now(seen) == price_made(seen)  # 8 of 20
-    for _ in range(LEAST):
+    for _ in range(WINDOW):
         host.add(8, 2.0, 5.0, 3.0, Kind.DRAFTS)
     assert price_now(others) == price_made(others)  # the host takes another time
 

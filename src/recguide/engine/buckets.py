@@ -20,7 +20,8 @@ AT_START = 256
 """Graphs up to it are captured at start-up, larger ones when they are needed again."""
 
 WANTED = (64, 256)
-"""Logits of a large batch whose tokens are mostly prefill; else there is room for a logit of every token."""
+"""Logits of a batch beyond AT_START whose tokens are mostly prefill; else there is room for a logit of every
+token: that makes a small one hardly slower, and its graph is there."""
 
 
 class Bucket(NamedTuple):
@@ -59,7 +60,7 @@ class Buckets:
         if at == len(sizes):
             return None
         size = sizes[at]
-        room = next((few for few in WANTED if wanted <= few < size), size)
+        room = size if size <= AT_START else next((few for few in WANTED if wanted <= few), size)
         return Bucket(size, use if use in self.uses else AdapterUse.NONE, room)
 
     def at_start(self) -> Iterator[Bucket]:

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from statistics import median
 
-from recguide.guidance.courses import bucket_of
+from recguide.guidance.courses import Course, bucket_of
 from recguide.guidance.view import Plan, View, is_plain
 
 WINDOW = 16
 """Steps of a kind that are remembered."""
 LEAST = 4
-"""Steps before anything is said, but of those with branches WINDOW: the first ones meet caches that are cold,
-and whoever is deterred by them tries no more for long."""
+"""Plain steps, and probes', before anything is said, but of all others WINDOW: the first ones meet caches that
+are cold, and whoever is deterred by them tries no more for long."""
 EVERY = 4
 """Steps between two looks at them."""
 FORGOTTEN = 2000
-"""Steps without branches after which nothing is known of those with."""
+"""Steps without any of a kind after which nothing is known of it, so that it is tried again."""
 MOVED = 0.05
 """Share of a step by which what was learned must have moved before another number is said."""
 
@@ -38,10 +38,12 @@ class Kind(IntEnum):
     BRANCHES = 2
     AHEAD = 3
     """Drafts and verifications that were planned while the forward before ran."""
+    PROBE = 4
+    """Drafts that some try among plain steps, and their verification: the host has not done so for long."""
 
 
-_BRANCHES = Kind.BRANCHES
-"""Looked up once: an enumeration answers slowly, and this is asked in every step."""
+_LASTING = Kind.PLAIN, Kind.PROBE
+"""Kinds of which few are met at a time, or which nothing deters from."""
 
 
 def kind_of(view: View, plan: Plan) -> Kind:
@@ -49,6 +51,8 @@ def kind_of(view: View, plan: Plan) -> Kind:
         return Kind.BRANCHES
     if is_plain(view, plan):
         return Kind.PLAIN
+    if plan.course is Course.PLAIN and (view.drafted or plan.block.any()):
+        return Kind.PROBE
     return Kind.AHEAD if view.blind else Kind.DRAFTS
 
 
@@ -60,15 +64,19 @@ class Host:
         plain: of a plain step behind another one of the same requests.
         other: of any other without branches; `branches` of those with, `ahead` of those that were planned
             while the forward before ran; None for the same.
+        probe: of drafts among plain steps; None for what others like them take.
     """
 
     plain: tuple[float, float] = (0.0, 0.0)
     other: tuple[float, float] = (0.0, 0.0)
     branches: tuple[float, float] | None = None
     ahead: tuple[float, float] | None = None
+    probe: tuple[float, float] | None = None
 
     def ms(self, requests: int, kind: Kind) -> float:
-        step, each = (self.plain, self.other, self.branches or self.other, self.ahead or self.other)[kind]
+        ahead = self.ahead or self.other
+        kinds = self.plain, self.other, self.branches or self.other, ahead, self.probe or ahead
+        step, each = kinds[kind]
         return step + each * requests
 
 
@@ -112,8 +120,7 @@ class HostClock:
             self._unit = median(self._ratios) if len(self._ratios) >= LEAST else None
         if self._unit is not None:
             windows, bucket = self._kinds[kind], bucket_of(requests)
-            if kind is not _BRANCHES:
-                self._forget(bucket, steps)
+            self._forget(bucket, kind, steps)
             window = windows.get(bucket)
             if window is None:
                 window = windows[bucket] = _Window(_least(kind))
@@ -122,17 +129,23 @@ class HostClock:
 
     def ms(self, requests: int, kind: Kind) -> float:
         """Of a step of so many requests, or of the nearest number that was met. Branches that nobody tried
-        are as quick as drafts."""
+        are as quick as drafts, and so are probes."""
         said = self._said.get((requests, kind))
         if said is None:
             said = self._said[requests, kind] = self._found(requests, kind)
         return said
 
+    def knows(self, requests: int, kind: Kind) -> bool:
+        """Whether such steps of about so many requests have said enough."""
+        window = self._kinds[kind].get(bucket_of(requests))
+        return window is not None and window.is_known
+
     def _found(self, requests: int, kind: Kind) -> float:
         windows, bucket = self._kinds[kind], bucket_of(requests)
         known = [other for other, window in windows.items() if window.is_known]
         if not known:
-            return self.ms(requests, Kind.DRAFTS) if kind is Kind.BRANCHES else 0.0
+            others = {Kind.BRANCHES: Kind.DRAFTS, Kind.PROBE: self._bare}
+            return self.ms(requests, others[kind]) if kind in others else 0.0
         return windows[min(known, key=lambda other: abs(other - bucket))].ms
 
     def in_units(self, ms: float) -> float | None:
@@ -141,7 +154,15 @@ class HostClock:
 
     def bare_ms(self, requests: int) -> float:
         """Of a step with drafts for which no branch is ever opened."""
-        return self.ms(requests, Kind.AHEAD if self.runs_ahead else Kind.DRAFTS)
+        return self.ms(requests, self._bare)
+
+    @property
+    def _bare(self) -> Kind:
+        return Kind.AHEAD if self.runs_ahead else Kind.DRAFTS
+
+    def probe_ms(self, requests: int) -> float:
+        """What a step takes longer because some probe in it."""
+        return max(0.0, self.ms(requests, Kind.PROBE) - self.ms(requests, Kind.PLAIN))
 
     def detour_ms(self, requests: int) -> float:
         """What a step takes longer because it is not plain steps alone."""
@@ -151,13 +172,15 @@ class HostClock:
         """What a step takes longer again because it has branches."""
         return max(0.0, self.ms(requests, Kind.BRANCHES) - self.ms(requests, Kind.DRAFTS))
 
-    def _forget(self, bucket: int, steps: int) -> None:
-        """Probes tell what drafts cost by now; branches are tried again after a while."""
-        branches = self._kinds[_BRANCHES].get(bucket)
-        if branches is not None:
-            branches.idle += steps
-            if branches.idle >= FORGOTTEN:
-                del self._kinds[_BRANCHES][bucket]
+    def _forget(self, bucket: int, met: Kind, steps: int) -> None:
+        """So many steps of a kind passed. Plain ones and probes come again in any case."""
+        for kind, windows in enumerate(self._kinds):
+            window = windows.get(bucket)
+            if window is None or kind in (met, *_LASTING):
+                continue
+            window.idle += steps
+            if window.idle >= FORGOTTEN:
+                del windows[bucket]
                 self._said.clear()
 
 
@@ -194,4 +217,4 @@ class _Window:
 
 
 def _least(kind: Kind) -> int:
-    return WINDOW if kind is Kind.BRANCHES else LEAST
+    return LEAST if kind in _LASTING else WINDOW

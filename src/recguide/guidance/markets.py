@@ -26,8 +26,9 @@ SERVES = 4
 """Steps of more requests that one market serves for: these change little together. In simulation 1 to 16 are
 alike at 8 to 128 requests, and at 16 making one takes the host a fifth of a step."""
 
-_KINDS, _COURSES = tuple(Kind), (Course.AHEAD, Course.FREE)
-"""Looked up once: enumerations answer slowly."""
+_KINDS = Kind.PLAIN, Kind.DRAFTS, Kind.BRANCHES, Kind.AHEAD
+_COURSES = Course.AHEAD, Course.FREE
+"""What markets go by, looked up once: enumerations answer slowly."""
 
 _Waits = tuple[float, ...]
 _Few = tuple[tuple[int, ...], int, int, _Waits]

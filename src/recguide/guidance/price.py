@@ -131,7 +131,10 @@ class Price:
                 return
             self._beliefs.refresh()
         self._host.add(len(view), forward, ms, waited_ms, kind, late=late, steps=len(self._run))
-        self._book(view, plan, forward + self._host.ms(len(view), kind))
+        if self._host.knows(len(view), kind):
+            self._book(view, plan, forward + self._host.ms(len(view), kind))
+        else:  # a market's word was given without it
+            self._run.clear()
 
     def _book(self, view: View, plan: Plan, expected_ms: float) -> None:
         """Holds its course to the steps that were timed since the last time; each should take so long."""

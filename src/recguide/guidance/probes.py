@@ -82,7 +82,7 @@ class Probes:
 
     def _detour(self, requests: int) -> float:
         """Tokens that plain steps emit in the time that leaving them costs."""
-        detour = self._host.detour_ms(requests)
+        detour = self._host.probe_ms(requests)
         if not detour:
             return 0.0
         return (

@@ -113,8 +113,8 @@ def host_of(served: Served, cost: CostTable) -> Host:
         before = [step.beyond_ms(cost) for step in served.before if step.kind is kind]
         found = fmean(beyond) if beyond else float(np.median(before)) if before else None
         each.append(None if found is None else (max(0.0, found), 0.0))
-    plain, other, branches, ahead = each
-    return Host(plain or (0.0, 0.0), other or (0.0, 0.0), branches, ahead)
+    plain, other, branches, ahead, probe = each
+    return Host(plain or (0.0, 0.0), other or (0.0, 0.0), branches, ahead, probe)
 
 
 class Noted:
