@@ -32,7 +32,14 @@ def test_graphs_of_small_batches_are_there_from_the_start(tokens, use, data):
 
 @pytest.mark.parametrize(
     ("tokens", "wanted", "expected"),
-    [(1, 1, (1, 1)), (48, 47, (48, 48)), (49, 3, (64, 64)), (65, 0, (80, 80)), (300, 9, (320, 64)), (1000, 1, (1024, 64))],
+    [
+        (1, 1, (1, 1)),
+        (48, 47, (48, 48)),
+        (49, 3, (64, 64)),
+        (65, 0, (80, 80)),
+        (300, 9, (320, 64)),
+        (1000, 1, (1024, 64)),
+    ],
 )
 def test_examples(tokens, wanted, expected):
     bucket = BUCKETS.of(tokens, AdapterUse.NONE, wanted)

@@ -13,6 +13,7 @@ from tests.guidance.test_price import POLICIES, drawn, made
 from tests.guidance.worlds import clock, table, view
 
 from recguide.guidance.beliefs import Beliefs
+from recguide.guidance.courses import Course
 from recguide.guidance.few import solve_few
 from recguide.guidance.host import FORGOTTEN, WINDOW, Host, HostClock, Kind
 from recguide.guidance.market import MarketMaker
@@ -74,6 +75,40 @@ def test_where_forwards_are_assumed_they_take_what_the_table_says(plain):
         host.add(4, 2.0, 50.0, 30.0, Kind.DRAFTS)
     assert host.ms(4, Kind.PLAIN) == pytest.approx(0.0)
     assert host.ms(4, Kind.DRAFTS) == pytest.approx(3.0)
+
+
+def test_a_host_is_hurried_until_it_has_not_been_late_for_a_while():
+    host = HostClock()
+    assert not host.hurried
+    host.add(4, 1.0, 2.0, 0.1, Kind.AHEAD, late=True)
+    for _ in range(WINDOW):
+        assert host.hurried
+        host.add(4, 1.0, 1.1, 0.1, Kind.AHEAD)
+    assert not host.hurried
+
+
+@pytest.mark.parametrize("kind", [Kind.DRAFTS, Kind.AHEAD, Kind.BRANCHES])
+def test_what_was_not_chosen_for_long_is_tried_again_as_if_it_cost_nothing(kind):
+    host = HostClock()
+    for _ in range(WINDOW):
+        host.add(16, 1.0, 4.0, 3.0, kind)
+    assert host.ms(16, kind) == pytest.approx(3.0)
+    assert host.knows(16, kind)
+    for _ in range(FORGOTTEN):
+        host.add(16, 1.0, 1.1, 0.1, Kind.PLAIN)
+    assert host.ms(16, kind) == 0.0
+    assert not host.knows(16, kind)
+    assert host.ms(16, Kind.PLAIN) == pytest.approx(0.1)
+
+
+def test_probes_say_nothing_of_drafts_that_all_make():
+    """Few steps among plain ones are slower by far: the host has not done the like for long."""
+    policy, seen = Price(table(0.05), clock(fixed=1.0, each=0.002)), view(16, draft=4)
+    some = Plan(np.zeros(16, np.int64), np.full(16, 4), Branches.none(), rate=9.0, course=Course.PLAIN)
+    for _ in range(WINDOW):
+        policy.timed(seen, some, 9.0, 8.0)
+    assert policy._host.ms(16, Kind.PROBE) == pytest.approx(8.0)
+    assert policy._host.bare_ms(16) == 0.0
 
 
 def test_branches_are_as_quick_as_drafts_until_they_are_tried_and_are_tried_again():

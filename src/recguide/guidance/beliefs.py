@@ -12,7 +12,7 @@ from operator import itemgetter
 import numpy as np
 
 from recguide.core import MAX_BLOCK
-from recguide.guidance.arrays import Floats, Ints
+from recguide.guidance.arrays import Bools, Floats, Ints
 from recguide.guidance.history import signal_named
 from recguide.guidance.learner import Learner
 from recguide.guidance.margins import MarginBins
@@ -88,8 +88,15 @@ class Beliefs:
 
     def cell(self, view: View) -> Ints:
         """[R] as ValueTable.cell, by look-up."""
-        bins = self._edges.searchsorted(view.signals[:, self._signal], side="right")
-        return self._stratum.take(2 * view.previous + view.full) + bins
+        return self.cells(self.bins(view.signals), view.previous, view.full)
+
+    def bins(self, signals: Floats) -> Ints:
+        """[R] of the signal that cells are told apart by, of [R, 3]."""
+        return self._edges.searchsorted(signals[:, self._signal], side="right")
+
+    def cells(self, bins: Ints, previous: Ints, full: Bools | bool) -> Ints:
+        """[R] of requests in these bins."""
+        return self._stratum.take(2 * previous + full) + bins
 
     def cell_of(self, signals: Sequence[float], previous: int, full: bool) -> int:
         """Of one request."""
@@ -109,13 +116,14 @@ class Beliefs:
         passing *= np.arange(width) < last[:, None]
         return InHand(rows, odds, np.multiply.accumulate(passing, axis=1), place)
 
-    def passing(self, view: View) -> Floats:
-        """[R] probability that the blocks pass which a blind view's requests verify, all of whom do."""
-        width = int(view.verifying.max())
-        place = self._bins.of(view.margins[:, :width])
-        odds = self._odds_of_failing(view.verifying, self.cell(view), place)
-        odds *= np.arange(width) < view.verifying[:, None]
-        return np.multiply.reduce(1 / (1 + odds), axis=1)
+    def passing(self, verifying: Ints, cell: Ints, margins: Floats) -> Floats:
+        """[R] probability that blocks of so many slots pass, drafted in these cells with these margins."""
+        width = int(verifying.max())
+        place = self._bins.of(margins[:, :width])
+        odds = self._odds_of_failing(verifying, cell, place)
+        odds *= np.arange(width) < verifying[:, None]
+        odds += 1
+        return 1 / np.multiply.reduce(odds, axis=1)
 
     def _odds_of_failing(self, draft: Ints, cell: Ints, place: Ints) -> Floats:
         """[D, W] of drafts of so many slots, with margins in these bins [D, W]."""

@@ -4,8 +4,6 @@ begins with what is best in the mean over what the verification that runs may sa
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from recguide.guidance.arrays import Floats, Ints
@@ -22,32 +20,33 @@ def solve_ahead(view: View, beliefs: Beliefs, market: Market, time: Time) -> Pla
     block = np.zeros_like(verified)
     free = (verified == 0).nonzero()[0]
     if len(free):
-        hulls = _beginnings(view.only(free), beliefs, market)
+        remaining = view.remaining.take(free)
+        hulls = _beginnings(view, free, remaining, beliefs, market)
         spot, at = spots(hulls.tokens > 0)
-        prefix = view.prefix[free].take(at).astype(np.float64)
+        prefix = view.prefix.take(free).take(at).astype(np.float64)
         steps = Increments(hulls.tokens.take(spot), hulls.gain.take(spot), prefix, market.weight(prefix))
         chosen = best_profit(_base(view, verified), steps, time, market.rate)
         taken = np.bincount(at[chosen], minlength=len(free))
         item = hulls.item[np.arange(len(free)), taken]
-        block[free] = np.minimum(beliefs.options.block.take(item), view.remaining[free])
+        block[free] = np.minimum(beliefs.options.block.take(item), remaining)
         verified[free] = beliefs.options.verified.take(item)
     return Plan(block, verified, Branches.none(), market.price, market.rate, market.course)
 
 
-def _beginnings(view: View, beliefs: Beliefs, market: Market) -> Hulls:
-    """Of requests that will have no draft."""
-    token, worth = _values(market, beliefs.cell(view))
-    running = (view.verifying > 0).nonzero()[0]
+def _beginnings(view: View, free: Ints, remaining: Ints, beliefs: Beliefs, market: Market) -> Hulls:
+    """Of those requests `free` [F], which will have no draft."""
+    bins, verifying = beliefs.bins(view.signals.take(free, axis=0)), view.verifying.take(free)
+    cell = beliefs.cells(bins, view.previous.take(free), view.full.take(free))
+    token, worth = _values(market, cell)
+    running = verifying.nonzero()[0]
     if len(running):
-        now = view.only(running)
-        passing, of = beliefs.passing(now), replace(now, previous=now.verifying)
-        whole, part = (
-            _values(market, beliefs.cell(replace(of, full=np.full(len(of), full)))) for full in (True, False)
-        )
+        blocks, bins, margins = verifying.take(running), bins.take(running), view.margins.take(free, axis=0)
+        passing = beliefs.passing(blocks, cell.take(running), margins.take(running, axis=0))
+        whole, part = (_values(market, beliefs.cells(bins, blocks, full)) for full in (True, False))
         token[running] = passing * whole[0] + (1 - passing) * part[0]
         worth[running] = passing[:, None] * whole[1] + (1 - passing)[:, None] * part[1]
-    capped = np.minimum(worth, (token * view.remaining)[:, None])
-    return beliefs.options.hulls(token, np.zeros_like(token), capped, view.remaining)
+    capped = np.minimum(worth, (token * remaining)[:, None])
+    return beliefs.options.hulls(token, np.zeros_like(token), capped, remaining)
 
 
 def _values(market: Market, cell: Ints) -> tuple[Floats, Floats]:

@@ -20,8 +20,8 @@ from recguide.guidance.view import Plan, View, is_plain
 WINDOW = 16
 """Steps of a kind that are remembered."""
 LEAST = 4
-"""Plain steps, and probes', before anything is said, but of all others WINDOW: the first ones meet caches that
-are cold, and whoever is deterred by them tries no more for long."""
+"""Plain steps, and probes', before anything is said, but of all others WINDOW: the first ones meet caches
+that are cold, and whoever is deterred by them tries no more for long."""
 EVERY = 4
 """Steps between two looks at them."""
 FORGOTTEN = 2000
@@ -93,6 +93,7 @@ class HostClock:
 
     def __init__(self, *, in_ms: bool = True) -> None:
         self.runs_ahead = False
+        self._since_late = WINDOW
         self._unit = 1.0 if in_ms else None
         self._ratios: deque[float] | None = None if in_ms else deque(maxlen=WINDOW)
         self._kinds: tuple[dict[int, _Window], ...] = tuple([{} for _ in Kind])
@@ -113,6 +114,7 @@ class HostClock:
         """A step took `step_ms` from the landing before it to its own, its forward by the table so much, and
         for `waited_ms` the device had nothing to do; if the host was `late`, as long as its forward should
         have been over, too. It is the last of so many `steps` alike, of which the others are not told."""
+        self._since_late = 0 if late else self._since_late + steps
         if late and self._unit is not None:
             waited_ms = max(waited_ms, step_ms - self._unit * forward_ms)
         elif self._ratios is not None:
@@ -147,6 +149,11 @@ class HostClock:
             others = {Kind.BRANCHES: Kind.DRAFTS, Kind.PROBE: self._bare}
             return self.ms(requests, others[kind]) if kind in others else 0.0
         return windows[min(known, key=lambda other: abs(other - bucket))].ms
+
+    @property
+    def hurried(self) -> bool:
+        """Whether a device has waited lately for what the host does while a forward runs."""
+        return self._since_late < WINDOW
 
     def in_units(self, ms: float) -> float | None:
         """Milliseconds as the table counts; None if it is not known yet how that does."""

@@ -102,9 +102,10 @@ class Market:
         return np.maximum(ROOM, self.worth.max(1) / self.token)
 
     def ready(self, *, many: bool) -> Market:
-        """The same, with what takes long worked out; if it is asked by `many`, all of it."""
+        """The same, with what takes long worked out, as far as `many` or a few will ask for it. Who plans ahead
+        works out everyone's own."""
         _ = self.worth
-        if many:
+        if many and self.course is Course.FREE:
             _ = self.begin, self.enough, self.least
         return self
 
@@ -174,7 +175,7 @@ class MarketMaker:
         share = self._courses.share(len(view), _course(menus))
         if host.detour_ms(len(view)) or share < 1:
             plain = self._plain_rate(view)
-            if plain >= share * rate:
+            if self._courses.share(len(view), Course.PLAIN) * plain >= share * rate:
                 return self._plain(view, plain)
         price = _price(cut, rate * clock.slope_ms(cut.tokens))
         floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2
@@ -211,10 +212,9 @@ class MarketMaker:
 
     def _plain(self, view: View, rate: float) -> Market:
         price = rate * self._clock.slope_ms(float(view.tokens + len(view)))
-        options, many = self._beliefs.options, len(view) > FEW
         token, plain = np.ones(self.menus.n.shape[1]), Course.PLAIN
-        market = Market(price, rate, price / 2, self._ratio, self.menus, options, token, plain)
-        return market.ready(many=many)
+        market = Market(price, rate, price / 2, self._ratio, self.menus, self._beliefs.options, token, plain)
+        return market.ready(many=len(view) > FEW)
 
     def _plans(self, view: View, cell: Ints, menus: Menus) -> Swept:
         """The hulls of all requests' menus, merged."""

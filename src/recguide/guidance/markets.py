@@ -24,7 +24,8 @@ SELDOM_OTHERS = 4
 """Requests up to which the same cells come together again and again."""
 SERVES = 4
 """Steps of more requests that one market serves for: these change little together. In simulation 1 to 16 are
-alike at 8 to 128 requests, and at 16 making one takes the host a fifth of a step."""
+alike at 8 to 128 requests, and at 16 making one takes the host a fifth of a step. At 2 to 4, 4 makes half a
+percent less than 1: that is for hosts that devices wait for."""
 
 _KINDS = Kind.PLAIN, Kind.DRAFTS, Kind.BRANCHES, Kind.AHEAD
 _COURSES = Course.AHEAD, Course.FREE
@@ -54,7 +55,8 @@ class Markets:
     """Args: maker: of markets; clock: the cost table's; host: its time; courses: what is made of their word.
 
     A few requests in the same cells, over about as many cached tokens, have the same market: theirs are kept
-    until beliefs have changed, and so are seldom a step old. That of many serves for some steps.
+    until beliefs have changed, and so are seldom a step old. That of many, or of some whose host is hurried,
+    serves for some steps.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Markets:
         prepared, self._prepared = self._prepared, None
         if prepared is None or _are_others(view, prepared.tokens):
             return self._of(view, cell)
-        if len(view) > SELDOM_OTHERS:
+        if self._serves(len(view)) > 1:
             return prepared.market
         return self._known.get(self._few(view, cell), prepared.market)
 
@@ -88,7 +90,7 @@ class Markets:
         return self._prepared.market
 
     def _of(self, view: View, cell: Ints) -> Market:
-        if len(view) > SELDOM_OTHERS:
+        if self._serves(len(view)) > 1:
             return self._of_many(view, cell)
         if self._menus is not self._maker.menus or len(self._known) >= _REMEMBERED:
             self._menus = self._maker.menus
@@ -97,6 +99,11 @@ class Markets:
         if few not in self._known:
             self._known[few] = self._maker.made(view, cell)
         return self._known[few]
+
+    def _serves(self, requests: int) -> int:
+        """Steps that one market does."""
+        lasts = requests > SELDOM_OTHERS or (requests > 1 and self._host.hurried)
+        return SERVES if lasts else 1
 
     def _of_many(self, view: View, cell: Ints) -> Market:
         menus, waits, many = self._maker.menus, self._waits(len(view)), self._many

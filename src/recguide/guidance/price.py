@@ -28,6 +28,11 @@ from recguide.guidance.view import Branches, Outcome, Plan, View, stays_plain, t
 
 SLOW = 2.0
 """Times what a step should take that it counts for at most."""
+COLD = 4
+"""Steps of a course whose time says little: the host has not done the like for long."""
+LEARNS = 3
+"""Of so many steps one is learned from where the host is hurried. Drafts and verifications alternate, so the
+number is odd."""
 RUN = 8
 """Steps that a plan of plain ones is taken again for before their time is booked: they are all alike."""
 
@@ -51,6 +56,8 @@ class Price:
         """That were timed of it."""
         self._open = False
         """A step was timed whose tokens are told next."""
+        self._course, self._since, self._observed = Course.PLAIN, 0, 0
+        """The course of late, and steps in it; steps whose outcome was told."""
 
     @property
     def name(self) -> str:
@@ -111,7 +118,9 @@ class Price:
         if self._open:
             self._open = False
             self._courses.made(len(view), plan.course, total(outcome.acceptance))
-        self._beliefs.observe(view, plan, outcome)
+        self._observed += 1
+        if self._observed % LEARNS == 0 or len(view) == 1 or not self._host.hurried:
+            self._beliefs.observe(view, plan, outcome)
         self._beliefs.refresh()
 
     def timed(self, view: View, plan: Plan, ms: float, waited_ms: float, *, late: bool = False) -> None:
@@ -130,11 +139,22 @@ class Price:
             if self._steps % RUN != 1:
                 return
             self._beliefs.refresh()
-        self._host.add(len(view), forward, ms, waited_ms, kind, late=late, steps=len(self._run))
+        if self._is_usual(view, plan, kind):
+            self._host.add(len(view), forward, ms, waited_ms, kind, late=late, steps=len(self._run))
         if self._host.knows(len(view), kind):
             self._book(view, plan, forward + self._host.ms(len(view), kind))
         else:  # a market's word was given without it
             self._run.clear()
+
+    def _is_usual(self, view: View, plan: Plan, kind: Kind) -> bool:
+        """Whether a step says what others of its kind take. Among steps of several requests that wait for
+        margins those that do not are few, and cold."""
+        if plan.course is not self._course:
+            self._course, self._since = plan.course, 0
+        self._since += 1
+        if len(view) == 1 or kind is Kind.PLAIN:
+            return True
+        return self._since > COLD and (kind is not Kind.AHEAD or plan.course is Course.AHEAD)
 
     def _book(self, view: View, plan: Plan, expected_ms: float) -> None:
         """Holds its course to the steps that were timed since the last time; each should take so long."""
