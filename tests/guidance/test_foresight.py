@@ -15,7 +15,7 @@ from tests.guidance.worlds import EVIDENCE, clock, table, view
 from recguide.guidance.batching import ragged
 from recguide.guidance.few import solve_ahead_few
 from recguide.guidance.fixed import Fixed
-from recguide.guidance.foresight import solve_ahead
+from recguide.guidance.foresight import solve_ahead, solve_in_a_hurry
 from recguide.guidance.host import WINDOW, Host, Kind
 from recguide.guidance.load import Load
 from recguide.guidance.outlook import Choice
@@ -79,6 +79,33 @@ def test_a_few_requests_are_planned_ahead_as_many_are(seed, requests, name, deto
     assert few.all_tokens == many.all_tokens  # which of two equal requests begins more does not matter
     assert sorted(few.block.tolist()) == sorted(many.block.tolist())
     np.testing.assert_array_equal(few.verified > 1, many.verified > 1)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 40), st.sampled_from([*POLICIES]))
+@settings(deadline=None)
+def test_in_a_hurry_everyone_begins_what_the_market_pays_most_for(seed, requests, name):
+    policy, seen, random = POLICIES[name], drawn(seed, requests), np.random.default_rng(seed)
+    verifying = np.where(seen.draft, 0, random.choice([0, 4, 16, 32], requests))
+    seen = blind(replace(seen, remaining=random.choice([1, 2, 5, 500], requests)), verifying)
+    beliefs, market = policy._beliefs, bare(policy, seen)
+    plan = solve_in_a_hurry(seen, beliefs, market)
+    assert plan.verified.tolist() == [
+        min(draft, left) if draft else int(not block)
+        for draft, left, block in zip(seen.draft, seen.remaining, plan.block, strict=True)
+    ]
+    for row, block in enumerate(plan.block.tolist()):
+        left = int(seen.remaining[row])
+        assert block == 0 or 2 <= block <= left
+        if verifying[row] or seen.draft[row] or left < 500:
+            continue
+        cell = int(beliefs.cell(seen)[row])
+        net = dict(
+            zip(
+                beliefs.options.sizes, market.worth[cell] - market.price * beliefs.options.blocks, strict=True
+            )
+        )
+        net[0] = market.token[cell] - market.price
+        assert net[block] == pytest.approx(max(net.values()))
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -15,7 +15,7 @@ from tests.guidance.worlds import clock, table, view
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.courses import Course
 from recguide.guidance.few import solve_few
-from recguide.guidance.host import FORGOTTEN, WINDOW, Host, HostClock, Kind
+from recguide.guidance.host import FORGOTTEN, PATIENT, WINDOW, Host, HostClock, Kind
 from recguide.guidance.market import MarketMaker
 from recguide.guidance.price import Price
 from recguide.guidance.probes import INTERRUPTED, PROBE_AFTER, PROBE_SHARE
@@ -94,11 +94,27 @@ def test_what_was_not_chosen_for_long_is_tried_again_as_if_it_cost_nothing(kind)
         host.add(16, 1.0, 4.0, 3.0, kind)
     assert host.ms(16, kind) == pytest.approx(3.0)
     assert host.knows(16, kind)
-    for _ in range(FORGOTTEN):
-        host.add(16, 1.0, 1.1, 0.1, Kind.PLAIN)
-    assert host.ms(16, kind) == 0.0
-    assert not host.knows(16, kind)
+    for times in (1, 2, 4, 8, PATIENT, PATIENT):
+        for _ in range(WINDOW):
+            host.add(16, 1.0, 4.0, 3.0, kind)
+        host.add(16, 1.0, 1.1, 0.1, Kind.PLAIN, steps=times * FORGOTTEN // 2)
+        assert host.ms(16, kind) == pytest.approx(3.0)
+        host.add(16, 1.0, 1.1, 0.1, Kind.PLAIN, steps=PATIENT * FORGOTTEN)
+        assert host.ms(16, kind) == 0.0
+        assert not host.knows(16, kind)
+    for _ in range(WINDOW):
+        host.add(16, 1.0, 4.0, 3.0, kind)
+    host.add(16, 1.0, 1.1, 0.1, Kind.PLAIN, steps=PATIENT * FORGOTTEN - 1)
+    assert host.knows(16, kind)  # it has been tried in vain so often
     assert host.ms(16, Kind.PLAIN) == pytest.approx(0.1)
+
+
+def test_where_some_steps_wait_and_others_do_not_all_wait_as_long_as_that_makes():
+    """A median would say the one now and the other then."""
+    host = HostClock()
+    for waited in (0.4, 0.0) * WINDOW:
+        host.add(16, 1.0, 1.0 + waited, waited, Kind.AHEAD)
+    assert host.ms(16, Kind.AHEAD) == pytest.approx(0.2)
 
 
 def test_probes_say_nothing_of_drafts_that_all_make():

@@ -10,6 +10,7 @@ What else a step takes longer than its table says is not among them: that grows 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import median
@@ -24,8 +25,10 @@ LEAST = 4
 that are cold, and whoever is deterred by them tries no more for long."""
 EVERY = 4
 """Steps between two looks at them."""
-FORGOTTEN = 2000
-"""Steps without any of a kind after which nothing is known of it, so that it is tried again."""
+FORGOTTEN = 250
+"""Steps without any of a kind after which nothing is known of it, so that it is tried again; each time that
+it was forgotten it takes twice as many, up to PATIENT times as many."""
+PATIENT = 16
 MOVED = 0.05
 """Share of a step by which what was learned must have moved before another number is said."""
 
@@ -97,6 +100,8 @@ class HostClock:
         self._unit = 1.0 if in_ms else None
         self._ratios: deque[float] | None = None if in_ms else deque(maxlen=WINDOW)
         self._kinds: tuple[dict[int, _Window], ...] = tuple([{} for _ in Kind])
+        self._patience: dict[tuple[int, int], int] = {}
+        """Times FORGOTTEN, by kind and bucket."""
         self._said: dict[tuple[int, Kind], float] = {}
         """What was found since windows said something else."""
 
@@ -186,7 +191,9 @@ class HostClock:
             if window is None or kind in (met, *_LASTING):
                 continue
             window.idle += steps
-            if window.idle >= FORGOTTEN:
+            patience = self._patience.get((kind, bucket), 1)
+            if window.idle >= patience * FORGOTTEN:
+                self._patience[kind, bucket] = min(PATIENT, 2 * patience)
                 del windows[bucket]
                 self._said.clear()
 
@@ -196,7 +203,9 @@ class _Window:
 
     Attributes:
         steps: of each, how long the device waited.
-        ms: their median; it moves in strides, so that what was made of it stays good for a while.
+        ms: the mean of the middle half: what interrupts a step now and then does not count, and where some
+            wait and others do not all do. It moves in strides, so that what was made of it stays good for a
+            while.
         idle: steps of other kinds since.
     """
 
@@ -216,11 +225,19 @@ class _Window:
         self._added, self.idle = self._added + 1, 0
         if self._added > self._least and self._added % EVERY:
             return False
-        found = median(self.steps)
+        found = _middle(self.steps)
         if self._added > self._least and abs(found - self.ms) <= MOVED * step_ms:
             return False
         self.ms = found
         return True
+
+
+def _middle(steps: Iterable[float]) -> float:
+    """Mean of all but the least quarter and the greatest."""
+    rising = sorted(steps)
+    cut = len(rising) // 4
+    kept = rising[cut : len(rising) - cut]
+    return sum(kept) / len(kept)
 
 
 def _least(kind: Kind) -> int:

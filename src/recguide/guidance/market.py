@@ -101,9 +101,17 @@ class Market:
         more than them."""
         return np.maximum(ROOM, self.worth.max(1) / self.token)
 
+    @cached_property
+    def block(self) -> Ints:
+        """[cells] slots of the draft that is worth most beyond its price; 0 if none is worth a plain step."""
+        net = self.worth - self.price * self.options.blocks
+        best = net.argmax(1)
+        pays = net.max(1) > self.token - self.price
+        return np.where(pays, self.options.blocks.take(best), 0)
+
     def ready(self, *, many: bool) -> Market:
-        """The same, with what takes long worked out, as far as `many` or a few will ask for it. Who plans ahead
-        works out everyone's own."""
+        """The same, with what takes long worked out, as far as `many` or a few will ask for it. Who plans
+        ahead works out everyone's own."""
         _ = self.worth
         if many and self.course is Course.FREE:
             _ = self.begin, self.enough, self.least

@@ -22,10 +22,10 @@ _ALIKE = 0.01
 _REMEMBERED = 256
 SELDOM_OTHERS = 4
 """Requests up to which the same cells come together again and again."""
-SERVES = 4
-"""Steps of more requests that one market serves for: these change little together. In simulation 1 to 16 are
-alike at 8 to 128 requests, and at 16 making one takes the host a fifth of a step. At 2 to 4, 4 makes half a
-percent less than 1: that is for hosts that devices wait for."""
+SERVES, SERVES_HURRIED = 4, 16
+"""Steps of more requests that one market serves for, and where a device waits for the host: these change
+little together. In simulation 1 to 16 are alike at 8 to 128 requests, and at 16 making one takes the host a
+fifth of a step. At 2 to 4, 4 makes half a percent less than 1: that is for hosts in a hurry."""
 
 _KINDS = Kind.PLAIN, Kind.DRAFTS, Kind.BRANCHES, Kind.AHEAD
 _COURSES = Course.AHEAD, Course.FREE
@@ -102,14 +102,16 @@ class Markets:
 
     def _serves(self, requests: int) -> int:
         """Steps that one market does."""
-        lasts = requests > SELDOM_OTHERS or (requests > 1 and self._host.hurried)
-        return SERVES if lasts else 1
+        hurried = requests > 1 and self._host.hurried
+        if requests > SELDOM_OTHERS:
+            return SERVES_HURRIED if hurried else SERVES
+        return SERVES if hurried else 1
 
     def _of_many(self, view: View, cell: Ints) -> Market:
         menus, waits, many = self._maker.menus, self._waits(len(view)), self._many
         if (
             many is None
-            or many.steps == SERVES
+            or many.steps >= self._serves(len(view))
             or many.menus is not menus
             or many.waits != waits
             or _are_others(view, many.tokens)

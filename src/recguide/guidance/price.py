@@ -15,7 +15,7 @@ from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
 from recguide.guidance.courses import Course, Courses
 from recguide.guidance.few import solve_ahead_few, solve_few
-from recguide.guidance.foresight import solve_ahead
+from recguide.guidance.foresight import solve_ahead, solve_in_a_hurry
 from recguide.guidance.host import HostClock, Kind, kind_of
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.markets import Markets
@@ -28,9 +28,9 @@ from recguide.guidance.view import Branches, Outcome, Plan, View, stays_plain, t
 
 SLOW = 2.0
 """Times what a step should take that it counts for at most."""
-COLD = 4
+COLD = 16
 """Steps of a course whose time says little: the host has not done the like for long."""
-LEARNS = 3
+LEARNS = 5
 """Of so many steps one is learned from where the host is hurried. Drafts and verifications alternate, so the
 number is odd."""
 RUN = 8
@@ -106,6 +106,8 @@ class Price:
         detour = 0.0 if drafted else self._host.detour_ms(len(view))
         if len(view) <= FEW:
             return solve_ahead_few(view, cell.tolist(), beliefs, market, clock, detour)
+        if self._host.hurried:
+            return solve_in_a_hurry(view, beliefs, market)
         return solve_ahead(view, beliefs, market, clock.of_step(view, detour))
 
     def prepare(self, view: View) -> None:
@@ -152,7 +154,7 @@ class Price:
         if plan.course is not self._course:
             self._course, self._since = plan.course, 0
         self._since += 1
-        if len(view) == 1 or kind is Kind.PLAIN:
+        if len(view) == 1 or kind in (Kind.PLAIN, Kind.PROBE):
             return True
         return self._since > COLD and (kind is not Kind.AHEAD or plan.course is Course.AHEAD)
 

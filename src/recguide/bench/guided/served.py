@@ -117,6 +117,12 @@ def host_of(served: Served, cost: CostTable) -> Host:
     return Host(plain or (0.0, 0.0), other or (0.0, 0.0), branches, ahead, probe)
 
 
+def _kind_of(view: View, plan: Plan) -> Kind:
+    """Plain steps beside which someone prefills are plain ones to a simulator, where nobody does."""
+    plain = not view.drafted and not plan.block.any() and not len(plan.branches.request)
+    return Kind.PLAIN if plain else kind_of(view, plan)
+
+
 class Noted:
     """A policy, with what it plans and how long it takes noted while `served` is set; `before` has the steps
     until then."""
@@ -167,7 +173,7 @@ class Noted:
 
     def timed(self, view: View, plan: Plan, ms: float, waited_ms: float, *, late: bool = False) -> None:
         if plan is not self._last:
-            self._last, self._kind = plan, kind_of(view, plan)
+            self._last, self._kind = plan, _kind_of(view, plan)
         kind, plain, self._plain = self._kind, self._plain, self._kind is Kind.PLAIN
         # The first plain step behind others is waited for as well, unless it was planned ahead.
         kind = Kind.DRAFTS if self._plain and not plain and not view.blind else kind
