@@ -12,14 +12,14 @@ from tests.guidance.worlds import clock, table, view
 
 from recguide.bench.guided.overlap import Overlap
 from recguide.core import ParameterError
-from recguide.guidance.beliefs import Beliefs
+from recguide.guidance.beliefs import SETTLED, Beliefs
 from recguide.guidance.history import History
 from recguide.guidance.host import WINDOW, HostClock, Kind
 from recguide.guidance.market import MarketMaker, token_of
 from recguide.guidance.markets import SERVES, Markets
 from recguide.guidance.paper import Paper, overlap
 from recguide.guidance.policy import policy_named
-from recguide.guidance.price import Price
+from recguide.guidance.price import LEARNS, Price
 from recguide.guidance.probes import FRUITLESS, PROBE_AFTER, PROBE_SHARE, Probes
 from recguide.guidance.rho import best_rho, choices, round_ms, table_rho
 from recguide.guidance.standing import KEPT, MOST_KEPT
@@ -280,6 +280,28 @@ def test_a_few_requests_that_were_met_before_have_their_own_market():
 
 
 # --- learning -----------------------------------------------------------------------------------------------
+
+
+def test_in_a_hurry_seldom_is_anything_learned_once_little_is_new():
+    policy, seen = Price(table(0.05), clock()), view(8, draft=4, margin=0.5)
+    plan = Plan(np.zeros(8, np.int64), np.full(8, 4), Branches.none())
+    outcome = Outcome(np.full(8, 4), np.zeros(8, np.int64), np.full(8, -1))
+    policy._host.add(8, 5.0, 9.0, 0.1, Kind.AHEAD, late=True)
+    learned = []
+    policy._beliefs.observe = lambda *_: learned.append(1)
+
+    def told_of(steps):
+        learned.clear()
+        for _ in range(steps):
+            policy.observe(seen, plan, outcome)
+        return len(learned)
+
+    assert told_of(2 * LEARNS) == 2 * LEARNS
+    policy._beliefs._age = SETTLED
+    assert told_of(2 * LEARNS) == 2
+    for _ in range(WINDOW):
+        policy._host.add(8, 5.0, 5.1, 0.1, Kind.AHEAD)
+    assert told_of(2 * LEARNS) == 2 * LEARNS
 
 
 def told(beliefs, hazard, rounds, *, verified=None, seed=0):

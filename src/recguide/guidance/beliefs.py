@@ -180,6 +180,11 @@ class Beliefs:
         moved = max(abs(now - then) for now, then in zip(self._shifts(), self._made_at, strict=True))
         self._stale = moved > (STALE if self._age >= SETTLED else WRONG)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether menus have held for a while."""
+        return self._age >= SETTLED
+
     def refresh(self) -> None:
         """Makes menus anew if they are stale. That takes its time, so it is for when a forward runs, and what
         has to be made first is made one at a time."""

@@ -31,8 +31,8 @@ SLOW = 2.0
 COLD = 16
 """Steps of a course whose time says little: the host has not done the like for long."""
 LEARNS = 5
-"""Of so many steps one is learned from where the host is hurried. Drafts and verifications alternate, so the
-number is odd."""
+"""Of so many steps one is learned from where the host is hurried and little is new. Drafts and verifications
+alternate, so the number is odd."""
 RUN = 8
 """Steps that a plan of plain ones is taken again for before their time is booked: they are all alike."""
 
@@ -121,7 +121,8 @@ class Price:
             self._open = False
             self._courses.made(len(view), plan.course, total(outcome.acceptance))
         self._observed += 1
-        if self._observed % LEARNS == 0 or len(view) == 1 or not self._host.hurried:
+        seldom = self._host.hurried and self._beliefs.is_settled and len(view) > 1
+        if not seldom or self._observed % LEARNS == 0:
             self._beliefs.observe(view, plan, outcome)
         self._beliefs.refresh()
 
