@@ -10,7 +10,7 @@ from tests.guidance.test_simulation import Coins
 from tests.guidance.worlds import EVIDENCE, clock, table, view
 
 from recguide.guidance.batching import ragged
-from recguide.guidance.courses import GRANTED, MEMORY, RETRIED, Course, Courses
+from recguide.guidance.courses import GRANTED, MEMORY, MOVED, RETRIED, STALE, Course, Courses
 from recguide.guidance.fixed import Fixed
 from recguide.guidance.host import FORGOTTEN, WINDOW, Host, HostClock, Kind
 from recguide.guidance.load import Load
@@ -26,22 +26,33 @@ def told(courses, course, share, tokens, requests=1):
     return courses
 
 
+HALF_REFUTED = (0.5 + 1 + STALE) / 2
+
+
 def test_a_word_counts_until_something_is_made():
     courses = Courses()
-    assert courses.share(1, Course.FREE) == 1.0
+    assert courses.share(1, Course.FREE) == 1.0 + STALE
     told(courses, Course.FREE, 0.5, GRANTED)
-    assert courses.share(1, Course.FREE) == pytest.approx(0.75, rel=0.05)
+    assert courses.share(1, Course.FREE) == pytest.approx(HALF_REFUTED, rel=0.05)
     told(courses, Course.FREE, 0.5, 4 * MEMORY)
     assert courses.share(1, Course.FREE) < 0.65
-    assert courses.share(1, Course.AHEAD) == 1.0
-    assert courses.share(8, Course.FREE) == 1.0
+    assert courses.share(1, Course.AHEAD) == courses.share(1, Course.PLAIN) == 1.0
+    assert courses.share(8, Course.FREE) == 1.0 + STALE
 
 
-def test_many_requests_need_no_more_tokens_than_sixteen_to_refute_a_word():
-    courses = told(Courses(), Course.FREE, 0.5, GRANTED, requests=16)
-    assert courses.share(16, Course.FREE) == pytest.approx(0.75, rel=0.05)
-    told(courses, Course.FREE, 0.5, 8 * GRANTED, requests=128)
-    assert courses.share(128, Course.FREE) == pytest.approx(0.75, rel=0.05)
+def test_steps_planned_ahead_make_less_only_until_it_is_known_what_they_make():
+    courses = Courses()
+    assert courses.share(8, Course.AHEAD) < courses.share(8, Course.FREE)
+    for course in (Course.AHEAD, Course.FREE):
+        told(courses, course, 1.0, 8 * MEMORY, requests=8)
+    assert courses.share(8, Course.AHEAD) == pytest.approx(1.0, abs=MOVED)
+    assert courses.share(8, Course.FREE) == pytest.approx(1.0, abs=MOVED)
+
+
+def test_hundreds_of_requests_refute_a_word_in_a_few_steps():
+    for requests, tokens in ((16, GRANTED), (64, GRANTED), (128, 2 * GRANTED)):
+        courses = told(Courses(), Course.FREE, 0.5, tokens, requests=requests)
+        assert courses.share(requests, Course.FREE) == pytest.approx(HALF_REFUTED, rel=0.05)
 
 
 def test_plain_steps_are_taken_where_drafts_make_much_less_than_was_said():

@@ -63,9 +63,10 @@ class Buckets:
         room = size if size <= AT_START else next((few for few in WANTED if wanted <= few), size)
         return Bucket(size, use if use in self.uses else AdapterUse.NONE, room)
 
-    def at_start(self) -> Iterator[Bucket]:
-        """Buckets of decoding, the largest first: they share memory, and its size is then known at once."""
+    def at_start(self, most: int = AT_START) -> Iterator[Bucket]:
+        """Buckets of decoding, of so many query tokens at most, the largest first: they share memory, and its
+        size is then known at once."""
         for size in reversed(self.sizes):
-            if size <= AT_START:
+            if size <= most:
                 for use in self.uses:
                     yield Bucket(size, use, size)

@@ -18,7 +18,7 @@ from recguide.attention.packing import Flat, Tables, pack
 from recguide.attention.recent import RecentWork, WorkLists
 from recguide.core import AdapterUse, Backbone, PackedBatch, RecGuideError, Row
 from recguide.engine.backends import Attention, attention_for
-from recguide.engine.buckets import Bucket, Buckets
+from recguide.engine.buckets import AT_START, Bucket, Buckets
 from recguide.engine.docket import BY_HOST, Docket, docket_of
 from recguide.engine.flight import Flight, Forward, Landed, Ready
 from recguide.engine.inputs import Inputs
@@ -231,15 +231,16 @@ class Runner:
     # --- graphs ---------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def prepare(self) -> None:
-        """Captures the graphs that decoding needs.
+    def prepare(self, most: int = AT_START) -> None:
+        """Captures the graphs that decoding needs, of so many query tokens at most, unless they are there. No
+        request may be running.
 
         Raises RecGuideError if the adapter's graphs compute what those without it do.
         """
         graphs = self._replays
         if graphs is None:
             return
-        for bucket in graphs.buckets.at_start():
+        for bucket in graphs.buckets.at_start(most):
             graphs.prepare(bucket)
         if AdapterUse.ALL in graphs.buckets.uses:
             bare, adapted = (self._draft_logits(graphs, use) for use in (AdapterUse.NONE, AdapterUse.ALL))

@@ -30,9 +30,6 @@ LASTING = 0.9
 """How far a request's stretch, easy or hard, outlasts the round that is planned: 1 for ever, 0 not at all.
 In simulation 0.75 to 1 are alike, but 0.75 makes 1 % less for 14B at 32 requests, and 1 makes 1 to 2 % less
 at 4; 0 makes 1 to 6 % less."""
-STALE = 0.04
-"""Share by which steps make less that are planned before the last verification has said anything: in
-simulation 3 to 5 % at C = 8 to 64."""
 NEVER, TINY = 2.0, 1e-12
 """A probability of reuse that no branch has, and one that is not told apart from 0."""
 
@@ -174,9 +171,7 @@ class MarketMaker:
         if waits > host.bare_ms(len(view)):
             fewer = self._beliefs.menus_of(Choice.NOTHING if host.runs_ahead else Choice.BARE)
             bare = self._best(view, cell, fewer, host.bare_ms(len(view)))
-            course = _course(fewer)
-            worse = 1 - STALE if course is Course.AHEAD else 1.0
-            made = worse * self._courses.share(len(view), course)
+            made = self._courses.share(len(view), _course(fewer))
             if made * bare.gain / bare.ms >= self._courses.share(len(view), Course.FREE) * cut.gain / cut.ms:
                 cut, menus = bare, fewer
         rate = cut.gain / cut.ms

@@ -194,11 +194,13 @@ def serve(
 ) -> Served:
     """Keeps `load` requests decoding for so many seconds; text number n takes the next free seat.
 
-    The first texts are cut to rising shares of their length, so that not all end together.
+    The first texts are cut to rising shares of their length, so that not all end together. All graphs are
+    captured before: in seconds they would weigh what they do not in hours, and more where sizes differ more.
 
     Args:
         skip: steps at least before anything is counted, beside WARM_UP.
     """
+    engine.runner.prepare(engine.runner.most_in_graph)
     noted = Noted(policy)
     engine.plan_by(noted, batching)
     served = Served(load)
