@@ -2,7 +2,7 @@
 
 The simulator goes by the rounds of a calibration on the very prompts that are served, the measured costs of
 forwards, and the host's time: what steps of that policy at that load took beyond their forwards, in the mean
-over plain steps that ran ahead and over all others. Everything else (acceptance, branches, plans, histories,
+over those of a kind, and for each text that began. Everything else (acceptance, branches, plans, histories,
 which steps are plain) it works out.
 """
 
@@ -48,6 +48,8 @@ COLUMNS = {
     "host_ms": "host, ms/step",
     "host_branches_ms": "with branches",
     "host_plain_ms": "plain steps",
+    "host_ahead_ms": "planned ahead",
+    "host_newcomer_ms": "a newcomer",
     "steps": "steps",
 }
 
@@ -87,6 +89,7 @@ def rows_of(subject: Subject, loads: Sequence[int], seconds: float) -> list[dict
                     "host_branches_ms": host.ms(seats, Kind.BRANCHES),
                     "host_plain_ms": host.ms(seats, Kind.PLAIN),
                     "host_ahead_ms": host.ms(seats, Kind.AHEAD),
+                    "host_newcomer_ms": host.newcomer,
                     "policy_ms": served.policy_ms,
                     "steps": len(served.step_ms),
                     "query_tokens": served.mean_query_tokens,

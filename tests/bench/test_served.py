@@ -33,5 +33,17 @@ def test_of_a_kind_that_was_given_up_in_the_warm_up_it_is_known_from_there():
     assert host.branches is None
 
 
+def test_what_steps_with_prefill_take_longer_is_the_newcomers():
+    """And what those do that someone joined, whose time no policy is told."""
+    usual = steps(Kind.AHEAD, 1.0, 1.0, 1.0, 1.0)
+    with_prefill = [Timed(Kind.AHEAD, view(1, tokens=50), STEP, 16.0)]
+    joined = [10.0]
+    step_ms = [step.ms for step in (*usual, *with_prefill)] + joined
+    host = host_of(Served(1, timed=[*usual, *with_prefill], step_ms=step_ms, begun=2), TABLE)
+    assert np.isclose(host.ms(1, Kind.AHEAD), 1.0)
+    assert np.isclose(host.newcomer, (10.0 + 4.0) / 2)
+    assert host_of(Served(1, timed=usual, step_ms=[6.0] * 4), TABLE).newcomer == 0.0
+
+
 def test_a_step_never_takes_less_than_its_forward():
     assert host_of(Served(1, timed=steps(Kind.PLAIN, -2.0)), TABLE).ms(1, Kind.PLAIN) == 0.0

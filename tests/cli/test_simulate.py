@@ -57,6 +57,7 @@ def test_the_same_seed_says_the_same(cli):
         (("-c", "0"), "load"),
         (("--host", "-1", "0"), "host"),
         (("--host-ahead", "-1", "0"), "host-ahead"),
+        (("--host-newcomer", "-1"), "host-newcomer"),
         (("-c", "8", "--texts", "8", "--policy", "fixed", "--length", "64"), "raise --texts"),
     ],
 )

@@ -289,6 +289,18 @@ def test_plain_steps_are_ahead_of_the_host_whoever_comes_or_goes():
     assert tally.ms == pytest.approx(6.0 + 99 * 2.0, abs=0.1)
 
 
+def test_newcomers_take_their_time_of_the_step_that_they_begin_in():
+    at, load = clock(fixed=1.0, each=0.0), Load(seats=4, texts=12, warm_up=0.0, prefix=0)
+
+    def took(host):
+        tally = simulate(Coins(length=50), Fixed(1), at, load, ragged, host)
+        return tally.ms, tally.forwards
+
+    (alone, steps), (beside, same) = took(Host()), took(Host(newcomer=7.0))
+    assert same == steps
+    assert beside - alone == pytest.approx(12 * 7.0)
+
+
 def test_the_ideal_engine_is_bound_by_its_weights():
     assert ideal_cost("ideal-8b").ms(1) == pytest.approx(4.26 + 0.48)
     with pytest.raises(ParameterError, match="ideal-8b"):

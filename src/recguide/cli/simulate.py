@@ -73,6 +73,9 @@ def simulate(
             show_default="none are",
         ),
     ] = None,
+    host_newcomer: Annotated[
+        float, typer.Option(help="What a step takes longer for each text that begins in it: its prefill.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option(help="Of texts and arrivals.")] = 0,
     json_output: Json = False,
 ) -> None:
@@ -91,9 +94,11 @@ def simulate(
     names, loads = policy or list(DEFAULT_POLICIES), load or [16]
     if min(loads) < 1 or length < 8:
         raise typer.BadParameter("--load must be at least 1, --length at least 8")
-    if min(*host, *host_plain, *(host_ahead or ())) < 0:
-        raise typer.BadParameter("--host, --host-plain and --host-ahead must not be negative")
-    beside = Host(plain=host_plain, other=host, ahead=host_ahead)
+    times = {"": host, "-plain": host_plain, "-ahead": host_ahead or (), "-newcomer": (host_newcomer,)}
+    for name, milliseconds in times.items():
+        if min(milliseconds, default=0.0) < 0:
+            raise typer.BadParameter(f"--host{name} must not be negative")
+    beside = Host(plain=host_plain, other=host, ahead=host_ahead, newcomer=host_newcomer)
     jobs = [(seats, name) for seats in loads for name in names]
     policies = [_policy(name, table, clock) for _, name in jobs]
     rows: list[tuple[int, str, Tally]] = []
@@ -116,6 +121,7 @@ def simulate(
     if json_output:
         settings = {"process": process if trace is None else str(trace), "cost": cost, "batching": batching}
         settings |= {"host_ms": host, "host_plain_ms": host_plain, "host_ahead_ms": host_ahead}
+        settings |= {"host_newcomer_ms": host_newcomer}
         print_json({**settings, "seed": seed, "rows": [_row(*row) for row in rows]})
     else:
         _show(rows)

@@ -68,6 +68,7 @@ class Host:
         other: of any other without branches; `branches` of those with, `ahead` of those that were planned
             while the forward before ran; None for the same.
         probe: of drafts among plain steps; None for what others like them take.
+        newcomer: what a step takes longer for each text that begins in it: its prefill, and who joins.
     """
 
     plain: tuple[float, float] = (0.0, 0.0)
@@ -75,6 +76,7 @@ class Host:
     branches: tuple[float, float] | None = None
     ahead: tuple[float, float] | None = None
     probe: tuple[float, float] | None = None
+    newcomer: float = 0.0
 
     def ms(self, requests: int, kind: Kind) -> float:
         ahead = self.ahead or self.other

@@ -114,6 +114,7 @@ class _Run:
     def _forward(self, seats: Ints) -> None:
         self._seats = seats
         view = self._view(seats)
+        newcomers_ms = self._host.newcomer * int(self._fresh[seats].sum())
         seen, plan = self._planned(seats, view)
         run, tokens = self._batching(view, plan, self._waited[seats])
         self._foresee(view, plan, all_run=len(run) == len(seats))
@@ -123,13 +124,14 @@ class _Run:
         prefix, pairs = view.prefix.sum(), (plan.query_tokens * view.prefix).sum()
         ms = float(self._clock.ms(np.array(tokens), float(prefix), float(pairs)))
         waited = self._host_ms(seen, plan)
-        ms += waited
+        ms += waited + newcomers_ms
         counting = self._counting
         self._pass(ms)
         outcome = self._round(seats, view, plan, counting)
         if counting:
             self._count(plan, tokens)
-        self._policy.timed(seen, plan, ms, waited)
+        if not newcomers_ms:  # else it is not the policy's
+            self._policy.timed(seen, plan, ms, waited)
         self._policy.observe(view, plan, outcome)
         self._end(seats)
 

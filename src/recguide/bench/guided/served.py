@@ -44,6 +44,7 @@ class Served:
     Attributes:
         load: C.
         tokens, query_tokens: over those steps.
+        begun: texts that began meanwhile.
         step_ms: of each; `outliers` were left out as SLOW.
         skipped: steps of the warm-up.
         planned: drafts begun, by block; `branches` those opened, by kind of head.
@@ -56,6 +57,7 @@ class Served:
     load: int
     tokens: int = 0
     query_tokens: int = 0
+    begun: int = 0
     step_ms: list[float] = field(default_factory=list[float])
     outliers: int = 0
     skipped: int = 0
@@ -105,22 +107,28 @@ class Timed(NamedTuple):
 
 def host_of(served: Served, cost: CostTable) -> Host:
     """What steps took beyond their forwards, by their kind, at this load: in the mean, or, of a kind that was
-    given up in the warm-up, in the median there; 0 for a kind that there was not."""
-    each: list[tuple[float, float] | None] = []
+    given up in the warm-up, in the median there; 0 for a kind that there was not. Steps beside which someone
+    prefills, or that someone joined, are not among them: what they took longer is the newcomers'."""
     usual = SLOW * float(np.median([step.ms for step in served.timed])) if served.timed else 0.0
+    timed = [step for step in served.timed if step.ms <= usual and not step.view.tokens]
+    warm_up = [step for step in served.before if not step.view.tokens]
+    each: list[tuple[float, float] | None] = []
     for kind in Kind:
-        beyond = [step.beyond_ms(cost) for step in served.timed if step.kind is kind and step.ms <= usual]
-        before = [step.beyond_ms(cost) for step in served.before if step.kind is kind]
+        beyond = [step.beyond_ms(cost) for step in timed if step.kind is kind]
+        before = [step.beyond_ms(cost) for step in warm_up if step.kind is kind]
         found = fmean(beyond) if beyond else float(np.median(before)) if before else None
         each.append(None if found is None else (max(0.0, found), 0.0))
     plain, other, branches, ahead, probe = each
-    return Host(plain or (0.0, 0.0), other or (0.0, 0.0), branches, ahead, probe)
+    newcomer = _newcomer_ms(served, [step.ms for step in timed])
+    return Host(plain or (0.0, 0.0), other or (0.0, 0.0), branches, ahead, probe, newcomer)
 
 
-def _kind_of(view: View, plan: Plan) -> Kind:
-    """Plain steps beside which someone prefills are plain ones to a simulator, where nobody does."""
-    plain = not view.drafted and not plan.block.any() and not len(plan.branches.request)
-    return Kind.PLAIN if plain else kind_of(view, plan)
+def _newcomer_ms(served: Served, usual: Sequence[float]) -> float:
+    """What all steps took longer than as many usual ones, by texts that began."""
+    if not usual or not served.begun:
+        return 0.0
+    longer = served.wall_ms - len(served.step_ms) * fmean(usual)
+    return max(0.0, longer / served.begun)
 
 
 class Noted:
@@ -173,7 +181,7 @@ class Noted:
 
     def timed(self, view: View, plan: Plan, ms: float, waited_ms: float, *, late: bool = False) -> None:
         if plan is not self._last:
-            self._last, self._kind = plan, _kind_of(view, plan)
+            self._last, self._kind = plan, kind_of(view, plan)
         kind, plain, self._plain = self._kind, self._plain, self._kind is Kind.PLAIN
         # The first plain step behind others is waited for as well, unless it was planned ahead.
         kind = Kind.DRAFTS if self._plain and not plain and not view.blind else kind
@@ -222,6 +230,7 @@ def serve(
                     _ended(served, request, counting=watch.counting)
                     running[seat] = _add(engine, texts(following))
                     following += 1
+                    served.begun += watch.counting
         for request in running:
             engine.abort(request)
     finally:
