@@ -24,8 +24,8 @@ from recguide.bench.acceptance.process import ENTROPY_LINKS, LABEL, AcceptanceRe
 from recguide.bench.acceptance.traffic import ReplayTraffic
 from recguide.bench.forwards import measure
 from recguide.bench.guided.figures import block_mix, frontier
-from recguide.bench.guided.served import Served, Text, cycle, serve, whole_pages
-from recguide.bench.guided.study import Study, Way, shares
+from recguide.bench.guided.served import Served, Text, cycle, know, serve, whole_pages
+from recguide.bench.guided.study import LEARNING, Study, Way, shares
 from recguide.bench.results import Target, write_result
 from recguide.bench.tables import text_table
 from recguide.bench.targets import Result, read_result, short_table
@@ -115,10 +115,11 @@ def engine_rows(
     ways = [way for way in study.ladder() if not options.ways or way.name in options.ways]
     each = options.budget / (len(ways) * len(options.loads))
     rows: list[dict[str, Any]] = []
+    know(engine, texts)
     for seats in options.loads:
         for way in ways:
-            mine = [way.of(text) for text in texts]
-            served = serve(engine, way.policy(seats), way.batching, cycle(mine), seats, seconds=each)
+            mine, policy = cycle([way.of(text) for text in texts]), way.policy(seats)
+            served = serve(engine, policy, way.batching, mine, seats, seconds=each, skip=way.learns)
             rows.append(served_row(way.name, served))
             print(f"C = {seats}, {way.name}: {served.tokens_per_s:,.0f} tok/s", flush=True)
         keep(rows)
@@ -277,7 +278,12 @@ def measured(options: argparse.Namespace, earlier: Result | None) -> None:
         "prompt": PROMPT,
     }
     kept, parts = kept_of(earlier, settings, options.loads, device_name(model.kv_shape.device))
-    part = {"loads": list(options.loads), "seconds": options.budget, "quick": options.quick}
+    part = {
+        "loads": list(options.loads),
+        "seconds": options.budget,
+        "learning_steps": LEARNING,
+        "quick": options.quick,
+    }
 
     def keep(mine: Sequence[Mapping[str, Any]]) -> None:
         rows = sorted([*kept, *mine], key=lambda row: row["load"])

@@ -206,7 +206,8 @@ def serve(
     captured before: in seconds they would weigh what they do not in hours, and more where sizes differ more.
 
     Args:
-        skip: steps at least before anything is counted, beside WARM_UP.
+        seconds: WARM_UP of them pass before anything is counted.
+        skip: steps that pass before it at least.
     """
     engine.runner.prepare(engine.runner.most_in_graph)
     noted = Noted(policy)
@@ -220,10 +221,12 @@ def serve(
         while not all(request.emitted for request in running):
             engine.step()
         began = time.perf_counter()
-        while (elapsed := time.perf_counter() - began) < seconds or not watch.kept:
-            if noted.served is None and elapsed >= WARM_UP * seconds and watch.steps >= skip:
+        lasts = WARM_UP * seconds
+        while (elapsed := time.perf_counter() - began) < lasts or not watch.kept:
+            if not watch.counting and elapsed >= lasts and watch.steps >= skip:
                 noted.served = served
                 watch.counting, served.skipped = True, watch.steps
+                began, lasts = time.perf_counter(), (1 - WARM_UP) * seconds
             engine.step()
             for seat, request in enumerate(running):
                 if request.finish_reason is not None:
@@ -239,6 +242,14 @@ def serve(
     served.before = noted.before
     served.policy_ms = noted.ms / max(1, len(watch.kept))
     return served
+
+
+def know(engine: Engine, texts: Sequence[Text]) -> None:
+    """Lets the cache know the prompts, as far as it has room."""
+    for text in texts:
+        _add(engine, replace(text, params=replace(text.params, max_tokens=1)))
+    while engine.busy:
+        engine.step()
 
 
 def _add(engine: Engine, text: Text) -> Request:

@@ -20,15 +20,23 @@ from recguide.guidance.records import Rounds
 from recguide.guidance.rho import calibrated_rho, round_ms
 from recguide.guidance.value import ValueTable
 
+LEARNING = 96
+"""Steps until `price` knows the host's time of two courses."""
+
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A policy, made afresh for a load, and how its requests share forwards; or a method without policy."""
+    """A policy, made afresh for a load, and how its requests share forwards; or a method without policy.
+
+    Attributes:
+        learns: steps in which it learns what nobody tells it, such as the host's time; they do not count.
+    """
 
     name: str
     policy: Callable[[int], Policy]
     batching: str = "ragged"
     method: str | None = None
+    learns: int = 0
 
     def of(self, text: Text) -> Text:
         """The same text served this way."""
@@ -71,7 +79,7 @@ class Study:
             Way("paper, s and z, padded", self.paper, "padded"),
             Way("paper, bucketed", self.paper, "bucketed"),
             Way("paper, ragged", self.paper),
-            Way("price", lambda _: self.price()),
+            Way("price", lambda _: self.price(), learns=LEARNING),
         )
 
     def price(self) -> Price:
