@@ -45,6 +45,8 @@ def frontier(rows: Sequence[Mapping[str, Any]], title: str, file: Path) -> None:
         )
     plane.set(xscale="log", yscale="log", xlabel="tokens a second, each request")
     plane.set_ylabel("tokens a second, all requests")
+    _plain_ticks(plane.xaxis)
+    _plain_ticks(plane.yaxis)
     ratios.axhline(1.0, color=FAINT, zorder=0)
     ratios.set(xscale="log", xlabel="requests C", ylabel="against the best of fixed blocks and AR")
     loads = sorted(best)
@@ -54,6 +56,15 @@ def frontier(rows: Sequence[Mapping[str, Any]], title: str, file: Path) -> None:
     ratios.grid(color=FAINT, linewidth=0.5)
     _legend_beside(ratios)
     _finish(figure, title, file)
+
+
+def _plain_ticks(axis: Any) -> None:  # noqa: ANN401  matplotlib is imported when a picture is drawn
+    """1, 2 and 5 of each power of ten, in figures."""
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def block_mix(rows: Sequence[Mapping[str, Any]], title: str, file: Path) -> None:
