@@ -13,10 +13,11 @@ from tests.guidance.worlds import clock, table, view
 from recguide.bench.guided.overlap import Overlap
 from recguide.core import ParameterError
 from recguide.guidance.beliefs import SETTLED, Beliefs
+from recguide.guidance.courses import GRANTED, Course, Courses
 from recguide.guidance.history import History
 from recguide.guidance.host import WINDOW, HostClock, Kind
 from recguide.guidance.market import MarketMaker, token_of
-from recguide.guidance.markets import SERVES, Markets
+from recguide.guidance.markets import SERVES, SERVES_HURRIED, Markets
 from recguide.guidance.paper import Paper, overlap
 from recguide.guidance.policy import policy_named
 from recguide.guidance.price import LEARNS, Price
@@ -267,6 +268,42 @@ def test_a_market_of_many_serves_for_some_steps_of_like_requests():
     for _ in range(WINDOW):
         host.add(8, 2.0, 5.0, 3.0, Kind.DRAFTS)
     assert price_now(others) == price_made(others)  # the host takes another time
+
+
+@pytest.mark.parametrize("course", Course)
+def test_what_any_course_has_made_makes_another_market(course):
+    beliefs, at, courses = Beliefs(table(hazards=np.linspace(0.4, 0.02, 10))), clock(free=128), Courses()
+    markets = Markets(MarketMaker(beliefs, at, courses=courses), at, courses=courses)
+    for requests in (2, 8):
+        seen = view(requests)
+        first = markets.now(seen, beliefs.cell(seen))
+        assert markets.now(seen, beliefs.cell(seen)) is first
+        for _ in range(8):
+            courses.passed(requests, course, GRANTED)
+        courses.made(requests, course, 0.0)
+        assert markets.now(seen, beliefs.cell(seen)) is not first
+
+
+def test_a_host_in_a_hurry_has_markets_serve_longer():
+    beliefs, at, host = Beliefs(table(hazards=np.linspace(0.4, 0.02, 10))), clock(free=128), HostClock()
+    markets = Markets(MarketMaker(beliefs, at, host), at, host)
+
+    def serves(requests):
+        """Steps of requests in ever other cells until another market is made."""
+        found, first = 0, None
+        for step in range(100):
+            seen = view(requests, previous=[4, 16, 32][step % 3], full=step % 2)
+            market = markets.now(seen, beliefs.cell(seen))
+            first = first or market
+            if market is not first:
+                break
+            found += 1
+        return found
+
+    assert [serves(requests) for requests in (2, 8)] == [1, SERVES]
+    host.add(99, 1.0, 2.0, 0.1, Kind.PLAIN, late=True)
+    markets = Markets(MarketMaker(beliefs, at, host), at, host)
+    assert [serves(requests) for requests in (1, 2, 8)] == [1, SERVES, SERVES_HURRIED]
 
 
 def test_a_few_requests_that_were_met_before_have_their_own_market():

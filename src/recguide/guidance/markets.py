@@ -28,7 +28,7 @@ little together. In simulation 1 to 16 are alike at 8 to 128 requests, and at 16
 fifth of a step. At 2 to 4, 4 makes half a percent less than 1: that is for hosts in a hurry."""
 
 _KINDS = Kind.PLAIN, Kind.DRAFTS, Kind.BRANCHES, Kind.AHEAD
-_COURSES = Course.AHEAD, Course.FREE
+_COURSES = tuple(Course)
 """What markets go by, looked up once: enumerations answer slowly."""
 
 _Waits = tuple[float, ...]
