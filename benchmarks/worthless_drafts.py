@@ -32,7 +32,7 @@ from recguide.models.loading import Model, load
 
 RESULTS = Path(__file__).parent / "results"
 LOADS = (1, 64)
-LEARNING = 50
+ROUNDS = 50
 """Rounds before anything is counted."""
 KEEPS = 0.97
 SPREAD = 0.02
@@ -70,9 +70,9 @@ def rows_of(llm: LLM, texts: Sequence[Text], loads: Sequence[int], seconds: floa
     each = seconds / (2 * len(loads))
     rows: list[dict[str, Any]] = []
     for seats in loads:
-        ar = serve(llm.engine, Fixed(1), "ragged", cycle(plain), seats, seconds=each, skip=LEARNING)
+        ar = serve(llm.engine, Fixed(1), "ragged", cycle(plain), seats, seconds=each, skip=ROUNDS)
         price = Price(prior(), clock)
-        ours = serve(llm.engine, price, "ragged", cycle(texts), seats, seconds=each, skip=LEARNING)
+        ours = serve(llm.engine, price, "ragged", cycle(texts), seats, seconds=each, skip=ROUNDS)
         rows += [_row("ar", ar, cost), _row("price", ours, cost)]
     return rows
 
@@ -128,7 +128,7 @@ def main() -> None:
     texts = [Text(ids, SamplingParams(max_tokens=tokens, ignore_eos=True)) for ids in prompts]
     rows = rows_of(llm, texts, options.loads, options.budget)
     targets = targets_of(options.model, rows)
-    settings = {"model": options.model, "adapter": "random", "tokens": tokens, "learning_rounds": LEARNING}
+    settings = {"model": options.model, "adapter": "random", "tokens": tokens, "learning_rounds": ROUNDS}
     device = model.kv_shape.device
     print(concluded(options.output, COLUMNS, settings=settings, rows=rows, targets=targets, device=device))
     shown = {target.name.split(", ")[-1]: target.value for target in targets}

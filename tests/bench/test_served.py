@@ -29,7 +29,7 @@ def test_of_a_kind_that_was_given_up_in_the_warm_up_it_is_known_from_there():
     before = [*steps(Kind.DRAFTS, 3.0, 4.0, 500.0), *steps(Kind.PLAIN, 9.0)]
     host = host_of(Served(1, timed=steps(Kind.PLAIN, 1.0), before=before), TABLE)
     assert np.isclose(host.ms(1, Kind.PLAIN), 1.0)
-    assert np.isclose(host.ms(1, Kind.DRAFTS), 4.0)
+    assert np.isclose(host.ms(1, Kind.DRAFTS), 3.5)  # an outlier is none of it
     assert host.branches is None
 
 

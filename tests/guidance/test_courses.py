@@ -109,6 +109,20 @@ def test_a_plan_says_what_it_was_chosen_among():
     assert worthless.decide(view(4)).course is Course.PLAIN
 
 
+@pytest.mark.parametrize("course", [Course.AHEAD, Course.FREE])
+def test_drafts_that_make_less_than_plain_steps_are_left_whatever_is_said(course):
+    """Also where the host takes no time at all, and where plain steps make more than is said."""
+    policy = Price(table(0.55), clock(fixed=2.0, each=0.03))
+    policy._host.runs_ahead = True
+    maker, seen = policy._markets._maker, view(32)
+    market = maker.made(seen, policy._beliefs.cell(seen))
+    assert not market.plain
+    gain = market.rate / maker._plain_rate(seen)
+    told(policy._courses, Course.PLAIN, 1.1 * gain, 8 * MEMORY, requests=32)
+    told(policy._courses, course, 1.0, MEMORY, requests=32)
+    assert maker.made(seen, policy._beliefs.cell(seen)).plain
+
+
 def test_plain_steps_that_are_booked_together_count_one_by_one():
     policy, seen = Price(table(0.05), clock()), view(1)
     ones = np.ones(1, np.int64)
@@ -120,7 +134,7 @@ def test_plain_steps_that_are_booked_together_count_one_by_one():
         policy.timed(seen, plan, 4.0, 0.1)
     booked = policy._courses._kept[0, Course.PLAIN]
     assert (booked.said, booked.made) == pytest.approx((1 + 3 * RUN, 1 + 3 * RUN), rel=0.01)
-    assert policy._host.fork_ms(1) == pytest.approx(2.0)
+    assert policy._host.ms(1, Kind.BRANCHES) == pytest.approx(2.0)
     for _ in range(FORGOTTEN - 3 * RUN):
         policy.timed(seen, plan, 4.0, 0.1)
-    assert policy._host.fork_ms(1) == 0.0
+    assert policy._host.ms(1, Kind.BRANCHES) == 0.0

@@ -99,7 +99,7 @@ def test_what_was_not_chosen_for_long_is_tried_again_as_if_it_cost_nothing(kind)
             host.add(16, 1.0, 4.0, 3.0, kind)
         host.add(16, 1.0, 1.1, 0.1, Kind.PLAIN, steps=times * FORGOTTEN // 2)
         assert host.ms(16, kind) == pytest.approx(3.0)
-        host.add(16, 1.0, 1.1, 0.1, Kind.PLAIN, steps=PATIENT * FORGOTTEN)
+        host.add(16, 1.0, 1.1, 0.1, Kind.PLAIN, steps=times * FORGOTTEN - times * FORGOTTEN // 2)
         assert host.ms(16, kind) == 0.0
         assert not host.knows(16, kind)
     for _ in range(WINDOW):
@@ -107,6 +107,26 @@ def test_what_was_not_chosen_for_long_is_tried_again_as_if_it_cost_nothing(kind)
     host.add(16, 1.0, 1.1, 0.1, Kind.PLAIN, steps=PATIENT * FORGOTTEN - 1)
     assert host.knows(16, kind)  # it has been tried in vain so often
     assert host.ms(16, Kind.PLAIN) == pytest.approx(0.1)
+
+
+def test_what_was_forgotten_is_not_taken_from_other_numbers_of_requests():
+    """Else what was slow once at one load would deter from it at another for ever."""
+    host = HostClock()
+    for requests, waited in ((4, 30.0), (16, 3.0)):
+        for _ in range(WINDOW):
+            host.add(requests, 1.0, 1.0 + waited, waited, Kind.AHEAD)
+    assert host.ms(64, Kind.AHEAD) == pytest.approx(3.0)
+    host.add(16, 1.0, 1.1, 0.1, Kind.PLAIN, steps=FORGOTTEN)
+    assert host.ms(16, Kind.AHEAD) == 0.0
+    assert host.ms(4, Kind.AHEAD) == pytest.approx(30.0)
+
+
+def test_branches_take_no_longer_than_drafts_that_nobody_met():
+    host = HostClock()
+    for _ in range(WINDOW):
+        host.add(4, 1.0, 1.7, 0.7, Kind.BRANCHES)
+    assert host.ms(4, Kind.DRAFTS) == pytest.approx(0.7)
+    assert host.fork_ms(4) == 0.0
 
 
 def test_where_some_steps_wait_and_others_do_not_all_wait_as_long_as_that_makes():

@@ -306,6 +306,30 @@ def test_a_host_in_a_hurry_has_markets_serve_longer():
     assert [serves(requests) for requests in (1, 2, 8)] == [1, SERVES, SERVES_HURRIED]
 
 
+def test_a_market_that_served_before_the_host_had_time_serves_no_more():
+    beliefs, at, host = Beliefs(table(hazards=np.linspace(0.4, 0.02, 10))), clock(free=128), HostClock()
+    markets, seen = Markets(MarketMaker(beliefs, at, host), at, host), view(4, previous=4)
+
+    def now():
+        return markets.now(seen, beliefs.cell(seen))
+
+    host.add(99, 1.0, 2.0, 0.1, Kind.PLAIN, late=True)
+    hurried = now()
+    host.add(99, 1.0, 1.1, 0.1, Kind.PLAIN, steps=WINDOW)
+    assert now() is not hurried
+    host.add(99, 1.0, 2.0, 0.1, Kind.PLAIN, late=True)
+    assert now() is not hurried
+
+
+def test_blocks_that_are_sure_to_fail_are_no_matter_for_the_arithmetic():
+    beliefs = Beliefs(table(0.9))
+    beliefs._likely[:] = np.where(beliefs._likely > 0, 1e30, 0.0)
+    seen = view(3)
+    with np.errstate(all="raise", under="ignore"):
+        found = beliefs.passing(np.full(3, 32), beliefs.cell(seen), np.zeros((3, 32)))
+    assert found.tolist() == [0.0] * 3
+
+
 def test_a_few_requests_that_were_met_before_have_their_own_market():
     beliefs, at = Beliefs(table(hazards=np.linspace(0.4, 0.02, 10))), clock(free=128)
     markets = Markets(MarketMaker(beliefs, at), at)

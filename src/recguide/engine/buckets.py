@@ -69,4 +69,5 @@ class Buckets:
         for size in reversed(self.sizes):
             if size <= most:
                 for use in self.uses:
-                    yield Bucket(size, use, size)
+                    for room in (size, *(WANTED if size > AT_START else ())):
+                        yield Bucket(size, use, room)

@@ -123,7 +123,8 @@ class Beliefs:
         odds = self._odds_of_failing(verifying, cell, place)
         odds *= np.arange(width) < verifying[:, None]
         odds += 1
-        return 1 / np.multiply.reduce(odds, axis=1)
+        np.reciprocal(odds, out=odds)  # a product of odds may be too large
+        return np.multiply.reduce(odds, axis=1)
 
     def _odds_of_failing(self, draft: Ints, cell: Ints, place: Ints) -> Floats:
         """[D, W] of drafts of so many slots, with margins in these bins [D, W]."""

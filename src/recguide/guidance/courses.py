@@ -21,8 +21,8 @@ MEMORY = 8192.0
 RETRIED = 2 * MEMORY
 """The same of what was not chosen meanwhile, so that it is tried again."""
 LEVEL, LUCKY = 16, 64
-"""Requests up to which these hold, and up to which GRANTED does. More take as many steps: one in which all
-draft makes nothing."""
+"""Requests up to which MEMORY and RETRIED hold, and up to which GRANTED does. More take as many steps: one in
+which all draft makes nothing."""
 MOVED = 0.03
 """Share by which what was found must have moved before another number is said."""
 

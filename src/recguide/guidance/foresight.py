@@ -10,6 +10,7 @@ from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.hull import Hulls, spots
 from recguide.guidance.market import Market
+from recguide.guidance.options import ROOM
 from recguide.guidance.sweep import Base, Increments, Time, best_profit
 from recguide.guidance.view import Branches, Plan, View
 
@@ -34,14 +35,16 @@ def solve_ahead(view: View, beliefs: Beliefs, market: Market, time: Time) -> Pla
 
 
 def solve_in_a_hurry(view: View, beliefs: Beliefs, market: Market) -> Plan:
-    """The same for a host that a device waits for, in a fraction of its time: everyone begins with what pays
-    most at the market's price, and a block that is verified is taken to fail."""
+    """The same for a host that a device waits for, in a fraction of its time. Everyone begins with what pays
+    most at the market's price, whatever all of that is and however long prefixes are; a block that is
+    verified is taken to fail, and who is near its cap drafts nothing. In simulation that makes 0 to 3 % less,
+    beside the host's time. It may be more than a forward holds."""
     verified = np.minimum(view.draft, view.remaining)
     still = view.verifying == 0
     previous, full = np.maximum(view.previous * still, view.verifying), view.full & still
     block = market.block.take(beliefs.cells(beliefs.bins(view.signals), previous, full))
     block = np.minimum(block, view.remaining)
-    block[(verified > 0) | (block < 2)] = 0
+    block[(verified > 0) | (view.remaining <= ROOM)] = 0
     verified[(verified == 0) & (block == 0)] = 1
     return Plan(block, verified, Branches.none(), market.price, market.rate, market.course)
 

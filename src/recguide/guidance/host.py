@@ -137,29 +137,35 @@ class HostClock:
                 self._said.clear()
 
     def ms(self, requests: int, kind: Kind) -> float:
-        """Of a step of so many requests, or of the nearest number that was met. Branches that nobody tried
-        are as quick as drafts, and so are probes."""
+        """Of a step of so many requests, or of the nearest number that was met. Drafts without branches and
+        with are as quick as each other until both were tried, and probes as others like them."""
         said = self._said.get((requests, kind))
         if said is None:
-            said = self._said[requests, kind] = self._found(requests, kind)
+            window = self._window(requests, kind)
+            said = self._said[requests, kind] = 0.0 if window is None else window.ms
         return said
 
     def knows(self, requests: int, kind: Kind) -> bool:
-        """Whether such steps of about so many requests have said enough."""
-        window = self._kinds[kind].get(bucket_of(requests))
-        return window is not None and window.is_known
+        """Whether steps of that kind, or of one that stands for it, have said enough."""
+        return self._window(requests, kind) is not None
 
-    def _found(self, requests: int, kind: Kind) -> float:
-        windows, bucket = self._kinds[kind], bucket_of(requests)
-        known = [other for other, window in windows.items() if window.is_known]
-        if not known:
-            others = {Kind.BRANCHES: Kind.DRAFTS, Kind.PROBE: self._bare}
-            return self.ms(requests, others[kind]) if kind in others else 0.0
-        return windows[min(known, key=lambda other: abs(other - bucket))].ms
+    def _window(self, requests: int, kind: Kind) -> _Window | None:
+        others = {Kind.BRANCHES: Kind.DRAFTS, Kind.DRAFTS: Kind.BRANCHES, Kind.PROBE: self._bare}
+        found = self._nearest(requests, kind)
+        return self._nearest(requests, others[kind]) if found is None and kind in others else found
+
+    def _nearest(self, requests: int, kind: Kind) -> _Window | None:
+        """Of about as many requests; what was forgotten is not taken from others."""
+        bucket = bucket_of(requests)
+        known = {other: window for other, window in self._kinds[kind].items() if window.is_known}
+        if not known or (bucket not in known and (kind, bucket) in self._patience):
+            return None
+        return known[min(known, key=lambda other: abs(other - bucket))]
 
     @property
     def hurried(self) -> bool:
-        """Whether a device has waited lately for what the host does while a forward runs."""
+        """Whether a device has waited lately for what the host does while a forward runs, as far as steps are
+        told."""
         return self._since_late < WINDOW
 
     def in_units(self, ms: float) -> float | None:

@@ -108,10 +108,12 @@ class Market:
 
     def ready(self, *, many: bool) -> Market:
         """The same, with what takes long worked out, as far as `many` or a few will ask for it. Who plans
-        ahead works out everyone's own."""
+        ahead works out everyone's own, or is in a hurry."""
         _ = self.worth
         if many and self.course is Course.FREE:
             _ = self.begin, self.enough, self.least
+        elif many and self.course is Course.AHEAD:
+            _ = self.block
         return self
 
     # --- of one ---------------------------------------------------------------------------------------------
@@ -173,12 +175,13 @@ class MarketMaker:
             bare = self._best(view, cell, fewer, host.bare_ms(len(view)))
             made = self._courses.share(len(view), _course(fewer))
             if made * bare.gain / bare.ms >= self._courses.share(len(view), Course.FREE) * cut.gain / cut.ms:
-                cut, menus = bare, fewer
+                cut, menus, waits = bare, fewer, host.bare_ms(len(view))
         rate = cut.gain / cut.ms
-        share = self._courses.share(len(view), _course(menus))
-        if host.detour_ms(len(view)) or share < 1:
+        share, plain_share = (self._courses.share(len(view), each) for each in (_course(menus), Course.PLAIN))
+        # Else all that is chosen makes more than its first slots, which the cut may be.
+        if waits > host.ms(len(view), Kind.PLAIN) or share < max(1.0, plain_share):
             plain = self._plain_rate(view)
-            if self._courses.share(len(view), Course.PLAIN) * plain >= share * rate:
+            if plain_share * plain >= share * rate:
                 return self._plain(view, plain)
         price = _price(cut, rate * clock.slope_ms(cut.tokens))
         floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2

@@ -92,6 +92,7 @@ class Markets:
     def _of(self, view: View, cell: Ints) -> Market:
         if self._serves(len(view)) > 1:
             return self._of_many(view, cell)
+        self._many = None
         if self._menus is not self._maker.menus or len(self._known) >= _REMEMBERED:
             self._menus = self._maker.menus
             self._known.clear()

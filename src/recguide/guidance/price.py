@@ -29,10 +29,13 @@ from recguide.guidance.view import Branches, Outcome, Plan, View, stays_plain, t
 SLOW = 2.0
 """Times what a step should take that it counts for at most."""
 COLD = 16
-"""Steps of a course whose time says little: the host has not done the like for long."""
+"""Steps with drafts of a course whose time says little, of several requests: the host has not done the like
+for as many steps."""
 LEARNS = 5
 """Of so many steps one is learned from where the host is hurried and little is new. Drafts and verifications
 alternate, so the number is odd."""
+_SAYS = {Course.PLAIN: Kind.PLAIN, Course.AHEAD: Kind.AHEAD, Course.FREE: Kind.BRANCHES}
+"""The kind of step by which it is known what the host takes in a course."""
 RUN = 8
 """Steps that a plan of plain ones is taken again for before their time is booked: they are all alike."""
 
@@ -56,8 +59,10 @@ class Price:
         """That were timed of it."""
         self._open = False
         """A step was timed whose tokens are told next."""
-        self._course, self._since, self._observed = Course.PLAIN, 0, 0
-        """The course of late, and steps in it; steps whose outcome was told."""
+        self._observed = self._number = 0
+        """Steps whose outcome, and whose time, was told."""
+        self._met, self._warm = [0] * len(Course), [0] * len(Course)
+        """The number of the last step of each course, and steps of it since it was cold."""
 
     @property
     def name(self) -> str:
@@ -107,7 +112,9 @@ class Price:
         if len(view) <= FEW:
             return solve_ahead_few(view, cell.tolist(), beliefs, market, clock, detour)
         if self._host.hurried:
-            return solve_in_a_hurry(view, beliefs, market)
+            plan = solve_in_a_hurry(view, beliefs, market)
+            if view.tokens + plan.all_tokens <= view.most:
+                return plan
         return solve_ahead(view, beliefs, market, clock.of_step(view, detour))
 
     def prepare(self, view: View) -> None:
@@ -142,22 +149,25 @@ class Price:
             if self._steps % RUN != 1:
                 return
             self._beliefs.refresh()
-        if self._is_usual(view, plan, kind):
+        if self._counts(view, plan, kind):
             self._host.add(len(view), forward, ms, waited_ms, kind, late=late, steps=len(self._run))
-        if self._host.knows(len(view), kind):
+        if self._host.knows(len(view), _SAYS[plan.course]):
             self._book(view, plan, forward + self._host.ms(len(view), kind))
         else:  # a market's word was given without it
             self._run.clear()
 
-    def _is_usual(self, view: View, plan: Plan, kind: Kind) -> bool:
-        """Whether a step says what others of its kind take. Among steps of several requests that wait for
-        margins those that do not are few, and cold."""
-        if plan.course is not self._course:
-            self._course, self._since = plan.course, 0
-        self._since += 1
+    def _counts(self, view: View, plan: Plan, kind: Kind) -> bool:
+        """Notes a step; whether it says what others of its kind take. Among steps of several requests that
+        wait for margins those that do not are few, and cold."""
+        self._number += 1
+        course = int(plan.course)
+        if self._number - self._met[course] > COLD:
+            self._warm[course] = 0
+        self._met[course] = self._number
+        self._warm[course] += 1
         if len(view) == 1 or kind in (Kind.PLAIN, Kind.PROBE):
             return True
-        return self._since > COLD and (kind is not Kind.AHEAD or plan.course is Course.AHEAD)
+        return self._warm[course] > COLD and (kind is not Kind.AHEAD or plan.course is Course.AHEAD)
 
     def _book(self, view: View, plan: Plan, expected_ms: float) -> None:
         """Holds its course to the steps that were timed since the last time; each should take so long."""

@@ -1,9 +1,9 @@
 """Simulation: the engine's rounds over drawn or recorded acceptances, with a cost table for a clock.
 
 It calls the policies that the engine calls, on the same views, and where the host is told to take less for
-steps that are planned ahead, lets them plan so. What it leaves out: prefill, memory, and that
-plain steps which run ahead are planned once for several. The host's time is what it is told. Deterministic by
-the traffic's and the arrivals' seeds.
+steps that are planned ahead, lets them plan so. What it leaves out: memory, that hosts may be in a hurry, and
+that plain steps which run ahead are planned once for several. The host's time, and that of a newcomer's
+prefill, is what it is told. Deterministic by the traffic's and the arrivals' seeds.
 """
 
 from __future__ import annotations

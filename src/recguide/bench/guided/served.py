@@ -109,9 +109,7 @@ def host_of(served: Served, cost: CostTable) -> Host:
     """What steps took beyond their forwards, by their kind, at this load: in the mean, or, of a kind that was
     given up in the warm-up, in the median there; 0 for a kind that there was not. Steps beside which someone
     prefills, or that someone joined, are not among them: what they took longer is the newcomers'."""
-    usual = SLOW * float(np.median([step.ms for step in served.timed])) if served.timed else 0.0
-    timed = [step for step in served.timed if step.ms <= usual and not step.view.tokens]
-    warm_up = [step for step in served.before if not step.view.tokens]
+    timed, warm_up = _usual(served.timed), _usual(served.before)
     each: list[tuple[float, float] | None] = []
     for kind in Kind:
         beyond = [step.beyond_ms(cost) for step in timed if step.kind is kind]
@@ -121,6 +119,12 @@ def host_of(served: Served, cost: CostTable) -> Host:
     plain, other, branches, ahead, probe = each
     newcomer = _newcomer_ms(served, [step.ms for step in timed])
     return Host(plain or (0.0, 0.0), other or (0.0, 0.0), branches, ahead, probe, newcomer)
+
+
+def _usual(steps: Sequence[Timed]) -> list[Timed]:
+    """Those beside which nobody prefills, without outliers."""
+    most = SLOW * float(np.median([step.ms for step in steps])) if steps else 0.0
+    return [step for step in steps if step.ms <= most and not step.view.tokens]
 
 
 def _newcomer_ms(served: Served, usual: Sequence[float]) -> float:
