@@ -135,4 +135,4 @@ def test_worthless_drafts(run):
     assert [target.name for target in result.targets] == [
         f"smollm2-135m, random adapter, C = {load}: price / AR" for load in (1, 2)
     ]
-    assert all(row["skipped"] >= worthless_drafts.LEARNING for row in result.rows)
+    assert all(row["skipped"] >= worthless_drafts.ROUNDS for row in result.rows)

@@ -72,6 +72,57 @@ def test_rounds_without_branches_wait_for_the_host_only_at_their_beginning_and_e
     assert len(others) <= waits
 
 
+class Heedful:
+    """A policy that sees to what it is told; `told` counts that."""
+
+    def __init__(self, policy):
+        self._policy, self.told = policy, 0
+
+    def __getattr__(self, name):
+        return getattr(self._policy, name)
+
+    def observe(self, view, plan, outcome):
+        del plan, outcome
+        self.told += 1
+        assert view.margins.shape[1] >= view.draft.max(), "what is told of a draft has its margins"
+
+
+@pytest.mark.parametrize("most", range(9, 24))
+def test_what_was_planned_behind_a_forward_that_failed_is_not_taken_for_what_follows(most):
+    """Near their caps drafts are verified by a slot each, which looks like plain steps of these requests."""
+    machine, policy = padded_engine(FakeBackbone(*SCRIPTS), decode, kv_cache_tokens=4096), Heedful(Fixed(8))
+    machine.plan_by(policy)
+    requests = [machine.add(one.prompt, SamplingParams(max_tokens=most))[0] for one in SCRIPTS]
+    newcomers, failed, go = [], [], machine.runner.go
+
+    def go_and_fail_once(ready):
+        flight = go(ready)
+        phases = [one.layout.phase for one in flight.plan]
+
+        def land():
+            if not failed and Phase.DRAFT in phases and Phase.PREFILL in phases:
+                failed.append([request.remaining for request in requests])
+                if min(failed[0]) > 3:
+                    failed.clear()
+                else:
+                    raise MemoryError
+            return flight.land()
+
+        return replace(flight, land=land)
+
+    machine.runner.go = go_and_fail_once
+    while machine.busy:
+        if any(request.finish_reason is None for request in requests):
+            prompt = (201, *range(4, 70), *range(4, 5 + len(newcomers) % 50))
+            newcomers += machine.add(prompt, SamplingParams(max_tokens=2, method="ar"))
+        machine.step()
+    assert failed
+    assert policy.told
+    for request, script in zip(requests, SCRIPTS, strict=True):
+        assert request.completion().token_ids == script.answer[:most]
+    assert_idle(machine)
+
+
 def test_a_long_prompt_goes_on_beside_drafts_that_run_ahead():
     tale = Script((255, *encode("once upon a time " * 9)), ANSWER)
     machine = padded_engine(FakeBackbone(SCRIPTS[0], tale), decode, max_batch_tokens=24)

@@ -317,6 +317,7 @@ class Engine:
         flight, self._flight = self._flight, None
         self._ahead.forget()
         self._standing.forget()
+        self._planner.forget()
         if flight is not None:
             flight.drop()
 

@@ -273,6 +273,10 @@ class Planner:
         for decided in self.planned.decided:
             decided.policy.prepare(decided.view)
 
+    def forget(self) -> None:
+        """What was to come before is not coming: nothing is foreseen."""
+        self._foreseen = None
+
     def adopt(self) -> None:
         """What was foreseen runs."""
         self.planned = Planned() if self._foreseen is None else self._foreseen.planned
