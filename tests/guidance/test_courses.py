@@ -10,7 +10,7 @@ from tests.guidance.test_simulation import Coins
 from tests.guidance.worlds import EVIDENCE, clock, table, view
 
 from recguide.guidance.batching import ragged
-from recguide.guidance.courses import GRANTED, MEMORY, MOVED, RETRIED, STALE, Course, Courses
+from recguide.guidance.courses import GRANTED, MEMORY, MOVED, RETRIED, STALE, Course, Courses, Stretches
 from recguide.guidance.fixed import Fixed
 from recguide.guidance.host import FORGOTTEN, WINDOW, Host, HostClock, Kind
 from recguide.guidance.load import Load
@@ -138,3 +138,13 @@ def test_plain_steps_that_are_booked_together_count_one_by_one():
     for _ in range(FORGOTTEN - 3 * RUN):
         policy.timed(seen, plan, 4.0, 0.1)
     assert policy._host.ms(1, Kind.BRANCHES) == 0.0
+
+
+def test_a_course_that_was_left_for_long_begins_anew():
+    stretches = Stretches(3)
+    taken = [Course.AHEAD] * 3 + [Course.FREE] * 3 + [Course.AHEAD] + [Course.FREE] * 4 + [Course.AHEAD]
+    found = [stretches.step(course) for course in taken]
+    assert found[:3] == [1, 2, 3]
+    assert found[6] == 1
+    assert found[-1] == 1
+    assert [stretches.step(Course.FREE), stretches.step(Course.AHEAD)] == [8, 2]

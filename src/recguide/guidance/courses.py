@@ -77,6 +77,22 @@ class Courses:
         return kept
 
 
+class Stretches:
+    """Steps of each course since it was left for so many `others`."""
+
+    def __init__(self, others: int) -> None:
+        self._others, self._number = others, 0
+        self._last, self._steps = [0] * len(_COURSES), [0] * len(_COURSES)
+
+    def step(self, course: Course) -> int:
+        """Another one; returns how many those are."""
+        self._number += 1
+        left = self._number - self._last[course] > self._others
+        self._last[course] = self._number
+        self._steps[course] = 1 if left else self._steps[course] + 1
+        return self._steps[course]
+
+
 class _Kept:
     def __init__(self, granted: float, share: float) -> None:
         self.said = self.made = 0.0

@@ -45,8 +45,8 @@ class Kind(IntEnum):
     """Drafts that some try among plain steps, and their verification: the host has not done so for long."""
 
 
-_LASTING = Kind.PLAIN, Kind.PROBE
-"""Kinds of which few are met at a time, or which nothing deters from."""
+_TRIED = Kind.DRAFTS, Kind.BRANCHES, Kind.AHEAD
+"""Kinds that a policy may be deterred from; plain steps and probes come again in any case."""
 
 
 def kind_of(view: View, plan: Plan) -> Kind:
@@ -102,10 +102,10 @@ class HostClock:
         self._unit = 1.0 if in_ms else None
         self._ratios: deque[float] | None = None if in_ms else deque(maxlen=WINDOW)
         self._kinds: tuple[dict[int, _Window], ...] = tuple([{} for _ in Kind])
-        self._patience: dict[tuple[int, int], int] = {}
+        self._patience: dict[tuple[Kind, int], int] = {}
         """Times FORGOTTEN, by kind and bucket."""
-        self._said: dict[tuple[int, Kind], float] = {}
-        """What was found since windows said something else."""
+        self._found: dict[tuple[int, Kind], _Window | None] = {}
+        """Where it was looked since windows said something else."""
 
     def add(
         self,
@@ -134,25 +134,27 @@ class HostClock:
             if window is None:
                 window = windows[bucket] = _Window(_least(kind))
             if window.add(step_ms / self._unit, waited_ms / self._unit):
-                self._said.clear()
+                self._found.clear()
 
     def ms(self, requests: int, kind: Kind) -> float:
         """Of a step of so many requests, or of the nearest number that was met. Drafts without branches and
         with are as quick as each other until both were tried, and probes as others like them."""
-        said = self._said.get((requests, kind))
-        if said is None:
-            window = self._window(requests, kind)
-            said = self._said[requests, kind] = 0.0 if window is None else window.ms
-        return said
+        window = self._window(requests, kind)
+        return 0.0 if window is None else window.ms
 
     def knows(self, requests: int, kind: Kind) -> bool:
         """Whether steps of that kind, or of one that stands for it, have said enough."""
         return self._window(requests, kind) is not None
 
     def _window(self, requests: int, kind: Kind) -> _Window | None:
-        others = {Kind.BRANCHES: Kind.DRAFTS, Kind.DRAFTS: Kind.BRANCHES, Kind.PROBE: self._bare}
-        found = self._nearest(requests, kind)
-        return self._nearest(requests, others[kind]) if found is None and kind in others else found
+        key = requests, kind
+        if key not in self._found:
+            others = {Kind.BRANCHES: Kind.DRAFTS, Kind.DRAFTS: Kind.BRANCHES, Kind.PROBE: self._bare}
+            found = self._nearest(requests, kind)
+            if found is None and kind in others:
+                found = self._nearest(requests, others[kind])
+            self._found[key] = found
+        return self._found[key]
 
     def _nearest(self, requests: int, kind: Kind) -> _Window | None:
         """Of about as many requests; what was forgotten is not taken from others."""
@@ -193,17 +195,17 @@ class HostClock:
         return max(0.0, self.ms(requests, Kind.BRANCHES) - self.ms(requests, Kind.DRAFTS))
 
     def _forget(self, bucket: int, met: Kind, steps: int) -> None:
-        """So many steps of a kind passed. Plain ones and probes come again in any case."""
-        for kind, windows in enumerate(self._kinds):
-            window = windows.get(bucket)
-            if window is None or kind in (met, *_LASTING):
+        """So many steps of a kind passed."""
+        for kind in _TRIED:
+            window = self._kinds[kind].get(bucket)
+            if window is None or kind is met:
                 continue
             window.idle += steps
             patience = self._patience.get((kind, bucket), 1)
             if window.idle >= patience * FORGOTTEN:
                 self._patience[kind, bucket] = min(PATIENT, 2 * patience)
-                del windows[bucket]
-                self._said.clear()
+                del self._kinds[kind][bucket]
+                self._found.clear()
 
 
 class _Window:
@@ -249,4 +251,4 @@ def _middle(steps: Iterable[float]) -> float:
 
 
 def _least(kind: Kind) -> int:
-    return LEAST if kind in _LASTING else WINDOW
+    return WINDOW if kind in _TRIED else LEAST

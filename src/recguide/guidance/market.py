@@ -170,15 +170,16 @@ class MarketMaker:
         clock, host, menus = self._clock, self._host, self.menus
         waits = self._waits(len(view))
         cut = self._best(view, cell, menus, waits)
-        if waits > host.bare_ms(len(view)):
+        bare_ms = host.bare_ms(len(view))
+        if waits > bare_ms:
             fewer = self._beliefs.menus_of(Choice.NOTHING if host.runs_ahead else Choice.BARE)
-            bare = self._best(view, cell, fewer, host.bare_ms(len(view)))
+            bare = self._best(view, cell, fewer, bare_ms)
             made = self._courses.share(len(view), _course(fewer))
             if made * bare.gain / bare.ms >= self._courses.share(len(view), Course.FREE) * cut.gain / cut.ms:
-                cut, menus, waits = bare, fewer, host.bare_ms(len(view))
+                cut, menus, waits = bare, fewer, bare_ms
         rate = cut.gain / cut.ms
         share, plain_share = (self._courses.share(len(view), each) for each in (_course(menus), Course.PLAIN))
-        # Else all that is chosen makes more than its first slots, which the cut may be.
+        # Else the cut makes no less: first slots alone are one of those that it was chosen among.
         if waits > host.ms(len(view), Kind.PLAIN) or share < max(1.0, plain_share):
             plain = self._plain_rate(view)
             if plain_share * plain >= share * rate:

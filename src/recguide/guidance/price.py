@@ -13,7 +13,7 @@ import numpy as np
 from recguide.guidance.arrays import Ints
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
-from recguide.guidance.courses import Course, Courses
+from recguide.guidance.courses import Course, Courses, Stretches
 from recguide.guidance.few import solve_ahead_few, solve_few
 from recguide.guidance.foresight import solve_ahead, solve_in_a_hurry
 from recguide.guidance.host import HostClock, Kind, kind_of
@@ -59,10 +59,9 @@ class Price:
         """That were timed of it."""
         self._open = False
         """A step was timed whose tokens are told next."""
-        self._observed = self._number = 0
-        """Steps whose outcome, and whose time, was told."""
-        self._met, self._warm = [0] * len(Course), [0] * len(Course)
-        """The number of the last step of each course, and steps of it since it was cold."""
+        self._observed = 0
+        """Steps whose outcome was told."""
+        self._stretches = Stretches(COLD)
 
     @property
     def name(self) -> str:
@@ -159,15 +158,10 @@ class Price:
     def _counts(self, view: View, plan: Plan, kind: Kind) -> bool:
         """Notes a step; whether it says what others of its kind take. Among steps of several requests that
         wait for margins those that do not are few, and cold."""
-        self._number += 1
-        course = int(plan.course)
-        if self._number - self._met[course] > COLD:
-            self._warm[course] = 0
-        self._met[course] = self._number
-        self._warm[course] += 1
+        steps = self._stretches.step(plan.course)
         if len(view) == 1 or kind in (Kind.PLAIN, Kind.PROBE):
             return True
-        return self._warm[course] > COLD and (kind is not Kind.AHEAD or plan.course is Course.AHEAD)
+        return steps > COLD and (kind is not Kind.AHEAD or plan.course is Course.AHEAD)
 
     def _book(self, view: View, plan: Plan, expected_ms: float) -> None:
         """Holds its course to the steps that were timed since the last time; each should take so long."""
