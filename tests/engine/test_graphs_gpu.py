@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from time import perf_counter
 
 import pytest
 import torch
@@ -203,3 +204,6 @@ def test_time_of_a_recorded_forward_alone():
     times, bucket = machine.runner.time(ROWS[AdapterUse.MIXED], [[0]], 5)
     assert len(times) == 5
     assert bucket == Bucket(8, AdapterUse.MIXED, 8)
+    began = perf_counter()
+    machine.runner.time(ROWS[AdapterUse.MIXED], [[0]], 1, steady_ms=100.0)
+    assert perf_counter() - began > 0.05  # the device was kept busy first

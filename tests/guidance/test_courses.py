@@ -12,7 +12,8 @@ from tests.guidance.worlds import EVIDENCE, clock, table, view
 from recguide.guidance.batching import ragged
 from recguide.guidance.courses import GRANTED, MEMORY, MOVED, RETRIED, STALE, Course, Courses, Stretches
 from recguide.guidance.fixed import Fixed
-from recguide.guidance.host import FORGOTTEN, WINDOW, Host, HostClock, Kind
+from recguide.guidance.host import FORGOTTEN, Host, HostClock, Kind
+from recguide.guidance.lately import WINDOW
 from recguide.guidance.load import Load
 from recguide.guidance.price import RUN, Price
 from recguide.guidance.simulation import simulate

@@ -16,7 +16,8 @@ from recguide.guidance.batching import ragged
 from recguide.guidance.few import solve_ahead_few
 from recguide.guidance.fixed import Fixed
 from recguide.guidance.foresight import solve_ahead, solve_in_a_hurry
-from recguide.guidance.host import WINDOW, Host, Kind
+from recguide.guidance.host import Host, Kind
+from recguide.guidance.lately import WINDOW
 from recguide.guidance.load import Load
 from recguide.guidance.outlook import Choice
 from recguide.guidance.price import Price

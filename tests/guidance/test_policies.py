@@ -15,7 +15,8 @@ from recguide.core import ParameterError
 from recguide.guidance.beliefs import SETTLED, Beliefs
 from recguide.guidance.courses import GRANTED, Course, Courses
 from recguide.guidance.history import History
-from recguide.guidance.host import WINDOW, HostClock, Kind
+from recguide.guidance.host import HostClock, Kind
+from recguide.guidance.lately import WINDOW
 from recguide.guidance.market import MarketMaker, token_of
 from recguide.guidance.markets import SERVES, SERVES_HURRIED, Markets
 from recguide.guidance.paper import Paper, overlap

@@ -159,10 +159,15 @@ class Replays:
         torch.cuda.synchronize(self._device)
         return torch.cuda.mem_get_info(self._device)[0]
 
-    def time(self, bucket: Bucket, inputs: Inputs, repeats: int) -> list[float]:
-        """Milliseconds of so many replays, each alone, of what is filled in."""
+    def time(self, bucket: Bucket, inputs: Inputs, repeats: int, steady_ms: float = 0.0) -> list[float]:
+        """Milliseconds of so many replays, each alone, of what is filled in, after others of it for as long
+        as `steady_ms`."""
         self.forward(bucket, inputs)[1].wait()
         graph = (self._graphs.get(bucket) or self._capture(bucket, inputs)).graph
+        if steady_ms:
+            (once,) = self.time(bucket, inputs, 1)
+            for _ in range(int(steady_ms / once)):
+                graph.replay()
         events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
         graph.replay()
         for event in events[:-1]:

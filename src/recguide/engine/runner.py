@@ -285,15 +285,18 @@ class Runner:
         return logits.clone()
 
     @torch.inference_mode()
-    def time(self, rows: Sequence[Row], tables: Tables, repeats: int) -> tuple[list[float], Bucket]:
-        """Milliseconds of so many replays of the graph of these rows, each alone, and its bucket.
+    def time(
+        self, rows: Sequence[Row], tables: Tables, repeats: int, steady_ms: float = 0.0
+    ) -> tuple[list[float], Bucket]:
+        """Milliseconds of so many replays of the graph of these rows, each alone, and its bucket; after
+        others of it for as long as `steady_ms`.
 
         It overwrites the KV of the causal rows and the inputs that forwards are made ready in, so no request
         may be running.
         Raises RecGuideError without graphs, or for rows beyond the largest one.
         """
         bucket, inputs = self._fill(rows, tables)
-        return self._with_graphs.time(bucket, inputs, repeats), bucket
+        return self._with_graphs.time(bucket, inputs, repeats, steady_ms), bucket
 
     @torch.inference_mode()
     def time_graph(self, forward: Forward, repeats: int = 5) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.cost import CostTable
+from recguide.guidance.pace import Pace
 from recguide.guidance.sweep import Time
 from recguide.guidance.view import View, total
 
@@ -19,21 +20,43 @@ class Clock:
     A plan's N is a mean over its steps, so T is smoothed where means are compared: a graph's bucket costs a
     step of T, and a mean that lies just under one is no cheaper than one that lies just above.
 
+    What policies plan by is their `own` one, which goes with what forwards really take (`learn`).
+
     Attributes:
         known: T of N = 0, 1, …, without its prefix, as far as it is looked up.
         in_ms: times are milliseconds; else in some unit, as an assumed table's are.
+        moved: times that T became another one.
     """
 
     def __init__(self, table: CostTable, *, in_ms: bool = True) -> None:
-        self.in_ms = in_ms
-        known = np.arange(1, 2 * table.tokens[-1] + 1)
-        self._exact = np.concatenate([[0.0], table.ms(known)])
+        self.in_ms, self.moved = in_ms, 0
+        self.prefix_ms, self.pair_ms = table.prefix_ms, table.pair_ms
+        self._table, self._pace = table, Pace(table.tokens)
+        self._tokens = np.arange(1, 2 * table.tokens[-1] + 1)
+        self._said = table.ms(self._tokens)
+        self._set(self._said, table.slope_ms)
+
+    def own(self) -> Clock:
+        """Another one of the same table, which has learned nothing."""
+        return Clock(self._table, in_ms=self.in_ms)
+
+    def learn(self, tokens: int, ms: float) -> None:
+        """A forward of so many query tokens took so long, without its prefix. Of a table in some unit nothing
+        is learned."""
+        known = self.in_ms and tokens <= len(self._said)
+        if known and self._pace.add(tokens, ms / float(self._said[tokens - 1])):
+            times = self._pace.of(self._tokens)
+            self.moved += 1
+            self._set(times * self._said, float(times[-1]) * self._table.slope_ms)
+
+    def _set(self, known: Floats, slope: float) -> None:
+        """T of N = 1, 2, …, and of each more beyond."""
+        self._exact = np.concatenate([[0.0], known])
         self.known: list[float] = self._exact.tolist()
         self._mean = _smoothed(self._exact)
-        self._rise = np.diff(self._mean, append=self._mean[-1] + table.slope_ms)
+        self._rise = np.diff(self._mean, append=self._mean[-1] + slope)
         self._lists: tuple[list[float], list[float]] = self._mean.tolist(), self._rise.tolist()
-        self._slope = table.slope_ms
-        self.prefix_ms, self.pair_ms = table.prefix_ms, table.pair_ms
+        self._slope = slope
 
     def ms(self, tokens: Ints, prefix: Floats | float = 0.0, pairs: Floats | float = 0.0) -> Floats:
         """T of steps; that of N = 0 is 0."""
@@ -46,8 +69,11 @@ class Clock:
 
     def of_view(self, view: View, tokens: int, pairs: float) -> float:
         """T of a step of these requests with so many query tokens, and query × prefix tokens, in all."""
-        read = view.prefix_tokens + total(view.prefix)
-        return self.at(tokens) + self.prefix_ms * read + self.pair_ms * pairs
+        return self.at(tokens) + self.terms_of(view, pairs)
+
+    def terms_of(self, view: View, pairs: float) -> float:
+        """What it takes for the prefixes of these requests."""
+        return self.prefix_ms * (view.prefix_tokens + total(view.prefix)) + self.pair_ms * pairs
 
     def of_step(self, view: View, detour_ms: float = 0.0) -> Time:
         """T(N, X) for rising N of a step of these requests, from the least N on; infinite beyond what it may

@@ -10,21 +10,17 @@ What else a step takes longer than its table says is not among them: that grows 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import median
 
 from recguide.guidance.courses import Course, bucket_of
+from recguide.guidance.lately import WINDOW, Lately
 from recguide.guidance.view import Plan, View, is_plain
 
-WINDOW = 16
-"""Steps of a kind that are remembered."""
 LEAST = 4
 """Plain steps, and probes', before anything is said, but of all others WINDOW: the first ones meet caches
 that are cold, and whoever is deterred by them tries no more for long."""
-EVERY = 4
-"""Steps between two looks at them."""
 FORGOTTEN = 250
 """Steps without any of a kind after which nothing is known of it, so that it is tried again; each time that
 it was forgotten it takes twice as many, up to PATIENT times as many."""
@@ -133,14 +129,15 @@ class HostClock:
             window = windows.get(bucket)
             if window is None:
                 window = windows[bucket] = _Window(_least(kind))
-            if window.add(step_ms / self._unit, waited_ms / self._unit):
+            window.idle = 0
+            if window.add(waited_ms / self._unit, MOVED * step_ms / self._unit):
                 self._found.clear()
 
     def ms(self, requests: int, kind: Kind) -> float:
         """Of a step of so many requests, or of the nearest number that was met. Drafts without branches and
         with are as quick as each other until both were tried, and probes as others like them."""
         window = self._window(requests, kind)
-        return 0.0 if window is None else window.ms
+        return 0.0 if window is None else window.value
 
     def knows(self, requests: int, kind: Kind) -> bool:
         """Whether steps of that kind, or of one that stands for it, have said enough."""
@@ -208,46 +205,10 @@ class HostClock:
                 self._found.clear()
 
 
-class _Window:
-    """The last steps of a kind.
+class _Window(Lately):
+    """Attributes: idle: steps of other kinds since the last of this one."""
 
-    Attributes:
-        steps: of each, how long the device waited.
-        ms: the mean of the middle half: what interrupts a step now and then does not count, and where some
-            wait and others do not all do. It moves in strides, so that what was made of it stays good for a
-            while.
-        idle: steps of other kinds since.
-    """
-
-    def __init__(self, least: int) -> None:
-        self.steps: deque[float] = deque(maxlen=WINDOW)
-        self.ms = 0.0
-        self.idle = 0
-        self._least, self._added = least, 0
-
-    @property
-    def is_known(self) -> bool:
-        return self._added >= self._least
-
-    def add(self, step_ms: float, waited_ms: float) -> bool:
-        """Whether another number is said from now on."""
-        self.steps.append(waited_ms)
-        self._added, self.idle = self._added + 1, 0
-        if self._added > self._least and self._added % EVERY:
-            return False
-        found = _middle(self.steps)
-        if self._added > self._least and abs(found - self.ms) <= MOVED * step_ms:
-            return False
-        self.ms = found
-        return True
-
-
-def _middle(steps: Iterable[float]) -> float:
-    """Mean of all but the least quarter and the greatest."""
-    rising = sorted(steps)
-    cut = len(rising) // 4
-    kept = rising[cut : len(rising) - cut]
-    return sum(kept) / len(kept)
+    idle = 0
 
 
 def _least(kind: Kind) -> int:

@@ -31,8 +31,8 @@ _KINDS = Kind.PLAIN, Kind.DRAFTS, Kind.BRANCHES, Kind.AHEAD
 _COURSES = tuple(Course)
 """What markets go by, looked up once: enumerations answer slowly."""
 
-_Waits = tuple[float, ...]
-_Few = tuple[tuple[int, ...], int, int, _Waits]
+_Times = tuple[float, ...]
+_Few = tuple[tuple[int, ...], int, int, _Times]
 
 
 class _Prepared(NamedTuple):
@@ -47,7 +47,7 @@ class _OfMany:
     market: Market
     tokens: int
     menus: Menus
-    waits: _Waits
+    times: _Times
     steps: int = 0
 
 
@@ -109,15 +109,15 @@ class Markets:
         return SERVES if hurried else 1
 
     def _of_many(self, view: View, cell: Ints) -> Market:
-        menus, waits, many = self._maker.menus, self._waits(len(view)), self._many
+        menus, times, many = self._maker.menus, self._times(len(view)), self._many
         if (
             many is None
             or many.steps >= self._serves(len(view))
             or many.menus is not menus
-            or many.waits != waits
+            or many.times != times
             or _are_others(view, many.tokens)
         ):
-            many = self._many = _OfMany(self._maker.made(view, cell), _first(view), menus, waits)
+            many = self._many = _OfMany(self._maker.made(view, cell), _first(view), menus, times)
         many.steps += 1
         return many.market
 
@@ -125,12 +125,13 @@ class Markets:
         clock, tokens = self._clock, _first(view)
         read, pairs = view.prefix_tokens + total(view.prefix), clock.pair_ms * view.pairs
         ms = clock.at(tokens) + clock.prefix_ms * read + pairs
-        return tuple(sorted(cell.tolist())), tokens, round(log(ms) / _ALIKE), self._waits(len(view))
+        return tuple(sorted(cell.tolist())), tokens, round(log(ms) / _ALIKE), self._times(len(view))
 
-    def _waits(self, requests: int) -> _Waits:
-        """What is known of the host's time, and of what was made of markets' words."""
+    def _times(self, requests: int) -> _Times:
+        """What is known of forwards' and the host's time, and of what was made of markets' words."""
         host_ms, share = self._host.ms, self._courses.share
         return (
+            self._clock.moved,
             *[host_ms(requests, kind) for kind in _KINDS],
             *[share(requests, course) for course in _COURSES],
         )

@@ -44,7 +44,7 @@ class Price:
     """Args: table: value and branch probabilities; clock: the cost table's."""
 
     def __init__(self, table: ValueTable, clock: Clock) -> None:
-        self._beliefs, self._clock = Beliefs(table), clock
+        self._beliefs, self._clock = Beliefs(table), (clock := clock.own())
         self._host = HostClock(in_ms=clock.in_ms)
         self._courses = Courses()
         maker = MarketMaker(self._beliefs, clock, self._host, self._courses)
@@ -52,7 +52,7 @@ class Price:
         self._probes = Probes(clock, self._host)
         self._standing = Standing()
         self._timing: tuple[Plan, Kind, float] | None = None
-        """The plan that was timed last, and what the table says of it."""
+        """The plan that was timed last, and what its prefixes take."""
         self._run: list[float] = []
         """Milliseconds of steps of it that are not booked."""
         self._steps = 0
@@ -138,16 +138,19 @@ class Price:
             return  # what a prefill takes beside its forward is its own
         if self._timing is None or self._timing[0] is not plan:
             pairs = float((plan.query_tokens * view.prefix).sum()) if self._clock.pair_ms else 0.0
-            self._timing = plan, kind_of(view, plan), self._clock.of_view(view, plan.all_tokens, pairs)
+            self._timing = plan, kind_of(view, plan), self._clock.terms_of(view, pairs)
             self._run.clear()
             self._steps = 0
-        _, kind, forward = self._timing
+        _, kind, terms = self._timing
         self._run.append(ms)
         self._steps += 1
         if kind is Kind.PLAIN:
             if self._steps % RUN != 1:
                 return
             self._beliefs.refresh()
+        if not late:  # else it is not known how long its forward took
+            self._clock.learn(plan.all_tokens, ms - waited_ms - terms)
+        forward = self._clock.at(plan.all_tokens) + terms
         if self._counts(view, plan, kind):
             self._host.add(len(view), forward, ms, waited_ms, kind, late=late, steps=len(self._run))
         if self._host.knows(len(view), _SAYS[plan.course]):
