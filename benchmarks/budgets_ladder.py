@@ -133,6 +133,7 @@ def served_row(way: str, served: Served) -> dict[str, Any]:
         "load": served.load,
         "way": way,
         "tokens_per_s": served.tokens_per_s,
+        "warm_up_tokens_per_s": served.warm_up_tokens_per_s,
         "request_tokens_per_s": served.request_rate,
         "query_tokens": served.mean_query_tokens,
         "ms_per_step": served.wall_ms / steps,

@@ -66,6 +66,12 @@ def test_the_ladder(run):
     assert "nld-8b, replayed acceptance, C = 3: price / max(best fixed, AR, paper)" in names
     assert "nld-8b, replayed acceptance: price / paper, bucketed, mean over 2 loads" in names
     assert {row["way"] for row in result.settings["beside_the_paper"]} == set(WAYS)
+    engine = [row for row in result.rows if row["where"] == "engine"]
+    assert all(row["warm_up_tokens_per_s"] > 0 for row in engine)
+    # Whoever drafts verifies next.
+    drafts = [row["drafts_per_step"] / row["load"] for row in engine if row["way"] == "fixed 32"]
+    assert drafts
+    assert all(0.2 < share < 0.6 for share in drafts)
 
 
 def test_the_ladder_in_parts(run, tmp_path):

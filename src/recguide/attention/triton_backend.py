@@ -57,6 +57,7 @@ class Tuning:
         grain, few_grain: blocks of an item at least where a tile is split, likewise.
         heads_at_once: heads that one program of the first kernel rotates.
         merge_rows: query rows that a program merges at a time.
+        merge_resident: programs of that kernel for each multiprocessor, at most.
         pdl_to: tokens of a forward up to which a kernel is launched while the one before it ends
             (programmatic dependent launch).
     """
@@ -75,6 +76,7 @@ class Tuning:
     few_grain: int = 1
     heads_at_once: int = 8
     merge_rows: int = 4
+    merge_resident: int = 8
     pdl_to: int = 256
 
 
@@ -176,7 +178,7 @@ class TritonAttention:
                 KEYS=tuning.keys, STAGES=2 * ahead + 1, WHOLE=self._whole,
                 num_warps=tuning.warps, **constants,
             )  # fmt: skip
-            _merge[(min(merge_units, 4 * self._processors),)](
+            _merge[(min(merge_units, tuning.merge_resident * self._processors),)](
                 out, self._mix, self._peak, self._total, batch.work, batch.order, programs,
                 GROUP=tuning.merge_rows, AT_ONCE=self._parts(tokens), num_warps=4, **constants,
             )  # fmt: skip
@@ -210,10 +212,11 @@ class TritonAttention:
         return [TensorDescriptor(x, list(x.shape), list(x.stride()), block) for x in flat]
 
     def _parts(self, tokens: int) -> int:
-        """Into how many parts a tile is cut if the tokens are of one request, up to a power of two."""
+        """Into how many parts a tile is cut if the tokens are of one request, up to a power of two. Where two
+        programs share a multiprocessor they are more, but hardly ever above four."""
         tiles = -(-tokens * self._share // self._tile_rows) * self._cache.shape.kv_heads
         alone = self._programs(tokens) // self._resident(tokens)
-        return min(16, max(2, 1 << (alone // tiles - 1).bit_length()))
+        return min(16, max(4, 1 << (alone // tiles - 1).bit_length()))
 
     def _programs(self, tokens: int) -> int:
         return min(self._most, self._resident(tokens) * self._processors)

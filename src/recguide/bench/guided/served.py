@@ -46,7 +46,7 @@ class Served:
         tokens, query_tokens: over those steps.
         begun: texts that began meanwhile.
         step_ms: of each; `outliers` were left out as SLOW.
-        skipped: steps of the warm-up.
+        skipped: steps of the warm-up; `warm_up` its tokens and milliseconds.
         planned: drafts begun, by block; `branches` those opened, by kind of head.
         stats: of all requests that ended.
         prices: μ of each step; `sizes` and `prefixes` its N and M.
@@ -61,6 +61,7 @@ class Served:
     step_ms: list[float] = field(default_factory=list[float])
     outliers: int = 0
     skipped: int = 0
+    warm_up: tuple[int, float] = (0, 0.0)
     planned: Counter[int] = field(default_factory=Counter[int])
     branches: Counter[int] = field(default_factory=Counter[int])
     stats: RoundStats = field(default_factory=RoundStats)
@@ -78,6 +79,11 @@ class Served:
     @property
     def tokens_per_s(self) -> float:
         return 1e3 * self.tokens / self.wall_ms if self.step_ms else 0.0
+
+    @property
+    def warm_up_tokens_per_s(self) -> float:
+        tokens, ms = self.warm_up
+        return 1e3 * tokens / ms if ms else 0.0
 
     @property
     def request_rate(self) -> float:
@@ -155,21 +161,19 @@ class Noted:
     def decide(self, view: View) -> Plan:
         began = time.perf_counter()
         plan = self._policy.decide(view)
-        self._note(plan, began)
+        self._took(began)
         return plan
 
     def ahead(self, view: View) -> Plan | None:
         began = time.perf_counter()
         plan = self._policy.ahead(view)
         if plan is not None:
-            self._note(plan, began)
+            self._took(began)
         return plan
 
-    def _note(self, plan: Plan, began: float) -> None:
+    def _took(self, began: float) -> None:
         if self.served is not None:
             self.ms += 1e3 * (time.perf_counter() - began)
-            self.served.planned.update(plan.block[plan.block > 0].tolist())
-            self.served.branches.update(plan.branches.head.tolist())
 
     def prepare(self, view: View) -> None:
         self._policy.prepare(view)
@@ -180,8 +184,7 @@ class Noted:
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         began = time.perf_counter()
         self._policy.observe(view, plan, outcome)
-        if self.served is not None:
-            self.ms += 1e3 * (time.perf_counter() - began)
+        self._took(began)
 
     def timed(self, view: View, plan: Plan, ms: float, waited_ms: float, *, late: bool = False) -> None:
         if plan is not self._last:
@@ -191,6 +194,9 @@ class Noted:
         kind = Kind.DRAFTS if self._plain and not plain and not view.blind else kind
         timed = self.before if self.served is None else self.served.timed
         timed.append(Timed(kind, view, plan, ms))
+        if self.served is not None:
+            self.served.planned.update(plan.block[plan.block > 0].tolist())
+            self.served.branches.update(plan.branches.head.tolist())
         self._policy.timed(view, plan, ms, waited_ms, late=late)
 
 
@@ -280,14 +286,17 @@ class _Watch:
         self.counting = False
         self.steps = 0
         self.kept: list[StepReport] = []
+        self.before: list[StepReport] = []
 
     def __call__(self, report: StepReport) -> None:
         self.steps += 1
-        if self.counting and report.step_ms > 0:
-            self.kept.append(report)
+        if report.step_ms > 0:
+            (self.kept if self.counting else self.before).append(report)
 
     def tell(self, served: Served) -> None:
         usual = SLOW * float(np.median([report.step_ms for report in self.kept]))
+        before = [report for report in self.before if report.step_ms <= usual]
+        served.warm_up = sum(report.emitted for report in before), sum(report.step_ms for report in before)
         for report in self.kept:
             if report.step_ms > usual:
                 served.outliers += 1

@@ -20,8 +20,9 @@ from recguide.guidance.records import Rounds
 from recguide.guidance.rho import calibrated_rho, round_ms
 from recguide.guidance.value import ValueTable
 
-LEARNING = 96
-"""Steps until `price` knows the host's time of two courses."""
+LEARNING = 400
+"""Steps until `price` knows what forwards and the host take in all courses: most where many requests run, of
+which few draft."""
 
 
 @dataclass(frozen=True, slots=True)

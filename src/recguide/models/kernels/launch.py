@@ -67,7 +67,7 @@ def _launch_norm(
         BLOCK=block,
         SPLIT=splits,
         DELTA=delta is not None,
-        num_warps=max(1, min(block // 512, 16)),
+        num_warps=max(1, min(block // 256, 16)),
         **dependent(x),
     )
 
