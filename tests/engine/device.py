@@ -28,6 +28,7 @@ def padded_engine(backbone, decode=str, *, limits=None, **config):
     engine = device_engine(backbone, decode, **config)
     limits = limits or Limits(tokens=1024, requests=64, length=256)
     engine.runner._replays = PaddedForwards(engine.runner, limits)
+    engine._planner = engine._planner_of(engine._policies.named, engine.config.batching)
     return engine
 
 

@@ -114,8 +114,8 @@ def test_a_plan_says_what_it_was_chosen_among():
 def test_drafts_that_make_less_than_plain_steps_are_left_whatever_is_said(course):
     """Also where the host takes no time at all, and where plain steps make more than is said."""
     policy = Price(table(0.55), clock(fixed=2.0, each=0.03))
-    policy._host.runs_ahead = True
-    maker, seen = policy._markets._maker, view(32)
+    maker, seen = policy._markets._maker, view(32, runs_ahead=True)
+    policy.decide(seen)
     market = maker.made(seen, policy._beliefs.cell(seen))
     assert not market.plain
     gain = market.rate / maker._plain_rate(seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -118,7 +118,7 @@ class Engine:
         self._rows = partial(
             lay_out, mask=self.vocabulary.mask, diffusion_adapter=self._backbone.diffusion_adapter
         )
-        self._planner = Planner(self._policies.named, config.batching, self._rows, config.max_batch_tokens)
+        self._planner = self._planner_of(self._policies.named, config.batching)
         self._ahead = RunAhead(self.runner, self._scheduler, self._rows, self.vocabulary.mask)
         self._standing = StandingRounds(self.runner, self._scheduler)
         self._flown = Flown()
@@ -147,7 +147,11 @@ class Engine:
 
     def plan_by(self, policy: Policy, batching: str = "ragged") -> None:
         """From now on this policy plans for every request that takes one; no such request may be running."""
-        self._planner = Planner(lambda _: policy, batching, self._rows, self.config.max_batch_tokens)
+        self._planner = self._planner_of(lambda _: policy, batching)
+
+    def _planner_of(self, policy: Callable[[str], Policy], batching: str) -> Planner:
+        most, runs_ahead = self.config.max_batch_tokens, self.runner.has_graphs
+        return Planner(policy, batching, self._rows, most, runs_ahead=runs_ahead)
 
     @property
     def observer(self) -> Observer | None:

@@ -130,16 +130,20 @@ class Planner:
         batching: how requests that policies plan for share forwards.
         rows: lays a request out.
         most: query tokens of a forward at most.
+        runs_ahead: a forward may be made ready while another one runs.
 
     Attributes:
         planned: what was decided last.
     """
 
-    def __init__(self, policy: Callable[[str], Policy], batching: str, rows: Rows, most: int) -> None:
+    def __init__(
+        self, policy: Callable[[str], Policy], batching: str, rows: Rows, most: int, *, runs_ahead: bool
+    ) -> None:
         self.planned = Planned()
         self._policy = policy
         self._batching, self._pads = batching_named(batching), batching == "padded"
         self._all_run = batching == "ragged"
+        self._runs_ahead = runs_ahead and self._all_run
         self._rows = rows
         self._most = most
         self._foreseen: _Foreseen | None = None
@@ -304,7 +308,7 @@ class Planner:
                 if ahead is None:
                     return None
             else:
-                view = _view(requests, given, most)
+                view = _view(requests, given, most, runs_ahead=self._runs_ahead)
                 ahead = policy.decide(view)
             plan = fitted(ahead, [request.largest for request in requests])
             teaches = len(plan.branches.request) > 0 or view.drafted
@@ -390,14 +394,14 @@ def _by_policy(requests: Iterable[Request]) -> dict[str, list[Request]]:
     return groups
 
 
-def _view(requests: Sequence[Request], given: _Given, most: int) -> View:
+def _view(requests: Sequence[Request], given: _Given, most: int, *, runs_ahead: bool) -> View:
     """What a policy sees."""
     drafts = [() if request.draft is None else request.draft.margins for request in requests]
     facts = [
         (len(draft), history.previous, history.full, history.idle, request.prefill_end, request.remaining)
         for request, history, draft in zip(requests, _histories(requests), drafts, strict=True)
     ]
-    return _seen(requests, facts, drafts, given, most)
+    return _seen(requests, facts, drafts, given, most, runs_ahead=runs_ahead)
 
 
 def _view_behind(flying: Sequence[Flying], given: _Given, most: int) -> View:
@@ -429,6 +433,8 @@ def _seen(
     margins: Sequence[Sequence[float]],
     given: _Given,
     most: int,
+    *,
+    runs_ahead: bool = True,
 ) -> View:
     columns = np.ascontiguousarray(np.array(facts, np.int64).T)
     draft, previous, full, idle, prefix, remaining = columns
@@ -445,6 +451,7 @@ def _seen(
         prefix_tokens=given.prefix_tokens,
         pairs=given.pairs,
         most=most,
+        runs_ahead=runs_ahead,
     )
 
 

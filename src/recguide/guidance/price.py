@@ -68,6 +68,7 @@ class Price:
         return "price"
 
     def decide(self, view: View) -> Plan:
+        self._host.runs_ahead |= view.runs_ahead
         cell = self._beliefs.cell(view)
         return self._with_probes(view, self._solved(view, cell, self._markets.now(view, cell)))
 

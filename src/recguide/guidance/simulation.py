@@ -185,6 +185,7 @@ class _Run:
             idle=np.array([history.idle for history in histories], np.int64),
             prefix=self._load.prefix + self._position[seats],
             remaining=self._length[seats] - self._position[seats],
+            runs_ahead=self._host.ahead is not None,
         )
 
     # --- a round --------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ class View:
         candidates: how many candidates each drafted slot comes with.
         tokens, prefix_tokens, pairs: N, M and X of rows that nobody chooses here, such as prefill.
         most: query tokens of a forward at most.
+        runs_ahead: where a step has no branches, what follows it may be planned while it runs.
         blind: the forward before this step still runs. Of requests whose drafts it makes there are no margins
             yet. Of those whose drafts it verifies there are, but the signals lack a round, and `prefix` and
             `remaining` are as if half of the block passed.
@@ -57,6 +58,7 @@ class View:
     prefix_tokens: int = 0
     pairs: int = 0
     most: int = 1 << 30
+    runs_ahead: bool = False
     blind: bool = False
     verifying: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
