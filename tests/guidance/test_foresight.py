@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.guidance.test_price import POLICIES, drawn, made
 from tests.guidance.test_simulation import Coins
-from tests.guidance.worlds import EVIDENCE, clock, table, view
+from tests.guidance.worlds import EVIDENCE, clock, cost, table, view
 
 from recguide.guidance.batching import ragged
+from recguide.guidance.clock import Clock
+from recguide.guidance.courses import Course
 from recguide.guidance.few import solve_ahead_few
 from recguide.guidance.fixed import Fixed
-from recguide.guidance.foresight import solve_ahead, solve_in_a_hurry
+from recguide.guidance.foresight import solve_ahead, solve_evenly, solve_in_a_hurry
 from recguide.guidance.host import Host, Kind
 from recguide.guidance.lately import WINDOW
 from recguide.guidance.load import Load
@@ -115,6 +117,71 @@ def test_in_a_hurry_no_more_is_planned_than_a_forward_holds():
         assert plan is not None
         assert plan.all_tokens <= most
         assert plan.block.any()
+
+
+# --- the same for all ---------------------------------------------------------------------------------------
+
+
+def evenly(policy, seen):
+    """A market in which everyone drafts the same."""
+    policy._courses.share = lambda _, course, *__: 0.5 + (course is Course.EVEN)
+    policy.decide(replace(seen, runs_ahead=True))
+    return policy._markets._maker.made(seen, policy._beliefs.cell(seen))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 24))
+def test_evenly_everyone_drafts_one_block_and_verifies_all_of_it(seed, requests):
+    policy = weighed(Price(table(0.05), clock(free=256)), 3.0)
+    random = np.random.default_rng(seed)
+    market = evenly(policy, view(requests))
+    assert market.course is Course.EVEN
+    assert market.even in policy._beliefs.options.sizes
+    remaining, draft = random.choice([1, 2, 5, 500], requests), random.choice([0, 0, 8], requests)
+    seen = view(requests, draft=draft, remaining=remaining)
+    for one in (seen, blind(seen)):
+        plan = solve_evenly(one, market)
+        assert plan.even == market.even
+        assert not len(plan.branches.request)
+        for had, left, begins, verifies in zip(draft, remaining, plan.block, plan.verified, strict=True):
+            if had:
+                assert (begins, verifies) == (0, min(had, left))
+            else:
+                assert (begins, verifies) == ((min(market.even, left), 0) if left > 1 else (0, 1))
+
+
+def test_the_same_for_all_is_held_to_the_exact_time_of_its_step():
+    """A mean over steps of about as many tokens would lie beyond the bucket's end."""
+    policy = weighed(Price(table(0.02), Clock(cost(5.0, 0.1, tokens=(1, 256, 512), stepped=True))), 3.0)
+    seen = view(32, runs_ahead=True, prefix=0)
+    even, cell = policy._markets._maker._even, np.zeros(32, np.int64)
+    offers = {offer.block: offer for offer in even(seen, cell, 0.25)}
+    assert offers[8].cut.tokens == 256
+    assert offers[8].cut.ms == pytest.approx(5.0 + 25.6 + 0.25)
+    assert offers[8].cut.gain == pytest.approx(32 * (0.98 ** np.arange(8)).sum() / 2, rel=0.02)
+    assert {*offers} == {*policy._beliefs.options.sizes}
+    assert (
+        max(offer.block for offer in even(replace(seen, most=300), cell, 0.0)) == 8
+    )  # more does not fit into a forward
+
+
+def test_what_everyone_drafts_at_once_is_no_more_than_a_forward_holds():
+    policy = weighed(Price(table(0.02), clock(fixed=1.0, each=0.0)), 3.0)
+    seen = replace(view(8), runs_ahead=True)
+    assert evenly(policy, seen).even
+    assert policy.ahead(blind(view(8))).even
+    tight = policy.ahead(replace(blind(view(8)), most=40))
+    assert tight is None or tight.all_tokens <= 40
+    assert policy.decide(replace(seen, most=40)).all_tokens <= 40
+
+
+def test_where_blocks_of_one_size_fill_a_bucket_time_after_time_price_drafts_them():
+    at = Clock(cost(5.0, 0.02, tokens=(1, 32, 256, 1024), stepped=True))
+    host, load = Host(other=(3.0, 0.0), ahead=(0.1, 0.0)), Load(seats=32, texts=128)
+    policy = Price(table(0.2), at)
+    found, fixed = (
+        simulate(Coins(0.1, length=256), each, at, load, ragged, host) for each in (policy, Fixed(8))
+    )
+    assert found.throughput > 0.97 * fixed.throughput
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -14,8 +14,11 @@ GRANTED = 2048.0
 """Tokens for which a market's word counts beside what was made: many rounds' of one request, whose luck they
 level out. That of many requests levels itself out."""
 STALE = 0.04
-"""Share by which steps make less, until it is known, that are planned before the last verification has said
-anything: in simulation 3 to 5 % at 8 to 64 requests."""
+"""Share by which steps make less than is said, until it is known, whose blocks are chosen before the last
+verification has said anything: in simulation 3 to 5 % at 8 to 64 requests."""
+LEFT_BEHIND = 0.05
+"""Share by which the same block for all may make more than is said while it does not run: that is said of
+stretches as other courses leave them. In simulation it is up to 4 %."""
 MEMORY = 8192.0
 """Tokens that were said after which old ones have faded."""
 RETRIED = 2 * MEMORY
@@ -24,7 +27,7 @@ LEVEL, LUCKY = 16, 64
 """Requests up to which MEMORY and RETRIED hold, and up to which GRANTED does. More take as many steps: one in
 which all draft makes nothing."""
 MOVED = 0.03
-"""Share by which what was found must have moved before another number is said."""
+"""Share by which what was found must have moved for markets that are kept to be made anew."""
 
 
 class Course(IntEnum):
@@ -36,45 +39,52 @@ class Course(IntEnum):
     """Blocks to draft, before it is known what came of the last ones."""
     FREE = 2
     """Whatever pays."""
+    EVEN = 3
+    """The same block for all, before it is known what came of the last ones."""
 
 
 _COURSES = tuple(Course)
 """An enumeration answers slowly."""
-_FIRST = {Course.PLAIN: 1.0, Course.AHEAD: 1.0, Course.FREE: 1 + STALE}
+_FIRST = {Course.PLAIN: 1.0, Course.AHEAD: 1 - STALE, Course.FREE: 1.0, Course.EVEN: 1 + LEFT_BEHIND}
 """What is thought of each at first."""
 
 
 class Courses:
-    """Numbers of requests are told apart by powers of two."""
+    """Numbers of requests are told apart by powers of two, and even courses by their `block`.
+
+    Attributes:
+        moved: times that some share became quite another one.
+    """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, Course], _Kept] = {}
+        self.moved = 0
+        self._kept: dict[int, dict[tuple[Course, int], _Kept]] = {}
 
-    def share(self, requests: int, course: Course) -> float:
+    def share(self, requests: int, course: Course, block: int = 0) -> float:
         """What steps made, or are thought to make, as a share of what was said."""
-        kept = self._kept.get((bucket_of(requests), course))
+        kept = self._kept.get(bucket_of(requests), {}).get((course, block))
         return _FIRST[course] if kept is None else kept.share
 
-    def passed(self, requests: int, course: Course, said: float) -> None:
+    def passed(self, requests: int, course: Course, said: float, block: int = 0) -> None:
         """A step's time is over, in which a market said that so many tokens would be made."""
+        mine = self._of(requests, course, block)
         bucket = bucket_of(requests)
-        for other in _COURSES:
-            kept = self._kept.get((bucket, other))
-            if kept is not None:
-                kept.fade(said / ((MEMORY if other is course else RETRIED) * _times(bucket)))
-        self._of(bucket, course).said += said
+        for kept in self._kept[bucket].values():
+            self.moved += kept.fade(said / ((MEMORY if kept is mine else RETRIED) * _times(bucket)))
+        mine.said += said
 
-    def made(self, requests: int, course: Course, tokens: float) -> None:
+    def made(self, requests: int, course: Course, tokens: float, block: int = 0) -> None:
         """Tokens of such a step."""
-        kept = self._of(bucket_of(requests), course)
+        kept = self._of(requests, course, block)
         kept.made += tokens
-        kept.look()
+        self.moved += kept.look()
 
-    def _of(self, bucket: int, course: Course) -> _Kept:
-        kept = self._kept.get((bucket, course))
-        if kept is None:
-            kept = self._kept[bucket, course] = _Kept(GRANTED * _times(bucket, LUCKY), _FIRST[course])
-        return kept
+    def _of(self, requests: int, course: Course, block: int) -> _Kept:
+        bucket = bucket_of(requests)
+        of_bucket = self._kept.setdefault(bucket, {})
+        if (course, block) not in of_bucket:
+            of_bucket[course, block] = _Kept(GRANTED * _times(bucket, LUCKY), _FIRST[course])
+        return of_bucket[course, block]
 
 
 class Stretches:
@@ -97,18 +107,21 @@ class _Kept:
     def __init__(self, granted: float, share: float) -> None:
         self.said = self.made = 0.0
         self.share = share
-        self._granted, self._made = granted, share * granted
+        self._granted, self._made, self._noted = granted, share * granted, share
 
-    def fade(self, share: float) -> None:
+    def fade(self, share: float) -> bool:
         kept = max(0.0, 1 - share)
         self.said *= kept
         self.made *= kept
-        self.look()
+        return self.look()
 
-    def look(self) -> None:
-        found = (self.made + self._made) / (self.said + self._granted)
-        if abs(found - self.share) > MOVED * self.share:
-            self.share = found
+    def look(self) -> bool:
+        """Whether the share is quite another one by now."""
+        self.share = (self.made + self._made) / (self.said + self._granted)
+        moved = abs(self.share - self._noted) > MOVED * self._noted
+        if moved:
+            self._noted = self.share
+        return moved
 
 
 def _times(bucket: int, level: int = LEVEL) -> float:

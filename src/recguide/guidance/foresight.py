@@ -49,6 +49,16 @@ def solve_in_a_hurry(view: View, beliefs: Beliefs, market: Market) -> Plan:
     return Plan(block, verified, Branches.none(), market.price, market.rate, market.course)
 
 
+def solve_evenly(view: View, market: Market) -> Plan:
+    """Of a view that may be blind: everyone begins the market's one block, and verifies all of it."""
+    verified = np.minimum(view.draft, view.remaining)
+    block = np.where(verified > 0, 0, np.minimum(market.even, view.remaining))
+    steps = (verified == 0) & (block < 2)
+    block[steps], verified[steps] = 0, 1
+    price, rate, course = market.price, market.rate, market.course
+    return Plan(block, verified, Branches.none(), price, rate, course, market.even)
+
+
 def _beginnings(view: View, free: Ints, remaining: Ints, beliefs: Beliefs, market: Market) -> Hulls:
     """Of those requests `free` [F], which will have no draft."""
     bins, verifying = beliefs.bins(view.signals.take(free, axis=0)), view.verifying.take(free)

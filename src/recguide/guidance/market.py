@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
-from recguide.guidance.courses import Course, Courses
+from recguide.guidance.courses import Course, Courses, bucket_of
 from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.hull import Hulls
 from recguide.guidance.menu import Menus
@@ -30,6 +31,8 @@ LASTING = 0.9
 """How far a request's stretch, easy or hard, outlasts the round that is planned: 1 for ever, 0 not at all.
 In simulation 0.75 to 1 are alike, but 0.75 makes 1 % less for 14B at 32 requests, and 1 makes 1 to 2 % less
 at 4; 0 makes 1 to 6 % less."""
+LEVEL_OF = 4
+"""Requests up to which courses are compared by what is said of the moment; of more, by so many of theirs."""
 NEVER, TINY = 2.0, 1e-12
 """A probability of reuse that no branch has, and one that is not told apart from 0."""
 
@@ -45,6 +48,7 @@ class Market:
         menus, options: what is chosen among.
         token: [cells] what a token emitted now counts.
         course: in a plain one no draft is worth more than none; with menus of fewer choices no branch is.
+        even: the block that everyone drafts in an even one, else 0.
     """
 
     price: float
@@ -55,6 +59,7 @@ class Market:
     options: Options
     token: Floats
     course: Course = Course.FREE
+    even: int = 0
     _quotes: dict[int, Quote] = field(default_factory=dict[int, "Quote"], init=False, repr=False)
 
     @property
@@ -136,6 +141,27 @@ class Market:
         return not self.plain and self.menus.choice is Choice.ALL
 
 
+class _Offer(NamedTuple):
+    """The best plan of a course.
+
+    Attributes:
+        menus: what it is chosen among.
+        cut: N, Y and T.
+        waits: the host's time in T.
+        block: that everyone drafts; 0 where they differ.
+    """
+
+    course: Course
+    menus: Menus
+    cut: Cut
+    waits: float
+    block: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.cut.gain / self.cut.ms
+
+
 class MarketMaker:
     """Args: beliefs: what drafts are worth, as of the moment; clock: the cost table's; host: its time;
     courses: what was made of what was said."""
@@ -154,6 +180,8 @@ class MarketMaker:
         # Where arithmetic is full, a query token costs μ_N + μ_X·prefix.
         self._ratio = clock.pair_ms / full if full > 0 else 0.0
         self._merged: dict[Choice, Merged] = {}
+        self._said: dict[tuple[int, Course, int], tuple[float, int]] = {}
+        """Of each course, what was said of it lately, and how often anything was."""
 
     @property
     def menus(self) -> Menus:
@@ -164,31 +192,62 @@ class MarketMaker:
         """The cut with the most Y(N)/T(N, M, X), over the merged hulls of all requests' menus.
 
         T has the host's time. That of steps without branches, and more so if they are planned ahead, and of
-        plain steps, is another one, so the best of either kind is compared with the best of all: each by what
+        plain steps, is another one, so the best of each course is compared with the best of all: each by what
         steps of its kind have made of such a word.
         """
-        clock, host, menus = self._clock, self._host, self.menus
-        waits = self._waits(len(view))
-        cut = self._best(view, cell, menus, waits)
-        bare_ms = host.bare_ms(len(view))
-        if waits > bare_ms:
+        host, requests = self._host, len(view)
+        free_ms, bare_ms = self._waits(requests), host.bare_ms(requests)
+        offers = [_Offer(Course.FREE, self.menus, self._best(view, cell, self.menus, free_ms), free_ms)]
+        if free_ms > bare_ms:
             fewer = self._beliefs.menus_of(Choice.NOTHING if host.runs_ahead else Choice.BARE)
-            bare = self._best(view, cell, fewer, bare_ms)
-            made = self._courses.share(len(view), _course(fewer))
-            if made * bare.gain / bare.ms >= self._courses.share(len(view), Course.FREE) * cut.gain / cut.ms:
-                cut, menus, waits = bare, fewer, bare_ms
-        rate = cut.gain / cut.ms
-        share, plain_share = (self._courses.share(len(view), each) for each in (_course(menus), Course.PLAIN))
+            offers.append(_Offer(_course(fewer), fewer, self._best(view, cell, fewer, bare_ms), bare_ms))
+            if host.runs_ahead:
+                offers += self._even(view, cell, bare_ms)
+        makes = [self._makes(requests, offer) for offer in offers]
+        made = max(makes)
+        best = offers[makes.index(made)]
+        share = self._courses.share(requests, best.course, best.block)
+        plain_share = self._courses.share(requests, Course.PLAIN)
         # Else the cut makes no less: first slots alone are one of those that it was chosen among.
-        if waits > host.ms(len(view), Kind.PLAIN) or share < max(1.0, plain_share):
+        if best.block or best.waits > host.ms(requests, Kind.PLAIN) or share < max(1.0, plain_share):
             plain = self._plain_rate(view)
-            if plain_share * plain >= share * rate:
+            if plain_share * plain >= made:
                 return self._plain(view, plain)
+        clock, cut, menus, rate = self._clock, best.cut, best.menus, best.rate
         price = _price(cut, rate * clock.slope_ms(cut.tokens))
         floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2
         token, options = token_of(menus, cell, price), self._beliefs.options
-        market = Market(price, rate, floor, self._ratio, menus, options, token, _course(menus))
+        market = Market(price, rate, floor, self._ratio, menus, options, token, best.course, best.block)
         return market.ready(many=len(view) > FEW)
+
+    def _makes(self, requests: int, offer: _Offer) -> float:
+        """Tokens per millisecond: what was said of them lately, by what steps of that course made of it.
+
+        Of many requests what is said changes from step to step by chance alone, and whoever follows that goes
+        where luck was.
+        """
+        key = bucket_of(requests), offer.course, offer.block
+        said, times = self._said.get(key, (0.0, 0))
+        said += (offer.rate - said) * max(min(1.0, LEVEL_OF / requests), 1 / (times + 1))
+        self._said[key] = said, times + 1
+        return self._courses.share(requests, offer.course, offer.block) * said
+
+    def _even(self, view: View, cell: Ints, waits: float) -> list[_Offer]:
+        """Each block for all. Then N is no mean over steps: half of the requests draft, the others verify. So
+        T is exact, and steps may fill a graph's bucket time after time, where others go beyond it now and
+        then. What blocks make of stretches that they themselves have changed only running them tells, so
+        each is a course of its own."""
+        menus, blocks = self._beliefs.menus_of(Choice.NOTHING), np.array(self._beliefs.options.sizes)
+        read = float(total(view.prefix))
+        tokens = view.tokens + len(view) * blocks
+        ms = self._clock.ms(tokens, view.prefix_tokens + read, view.pairs + blocks * read) + waits
+        gain = menus.whole.take(cell, 1).sum(1) / 2
+        facts = (tokens.tolist(), gain.tolist(), ms.tolist(), blocks.tolist())
+        return [
+            _Offer(Course.EVEN, menus, Cut(float(n), y, t, float("inf"), 0.0), waits, block)
+            for n, y, t, block in zip(*facts, strict=True)
+            if n <= view.most
+        ]
 
     def _waits(self, requests: int) -> float:
         """The host's mean time of steps some of which have branches, whose margins are waited for."""

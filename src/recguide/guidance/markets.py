@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from recguide.guidance.arrays import Ints
 from recguide.guidance.clock import Clock
-from recguide.guidance.courses import Course, Courses
+from recguide.guidance.courses import Courses
 from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.menu import Menus
@@ -28,7 +28,6 @@ little together. In simulation 1 to 16 are alike at 8 to 128 requests, and at 16
 fifth of a step. At 2 to 4, 4 makes half a percent less than 1: that is for hosts in a hurry."""
 
 _KINDS = Kind.PLAIN, Kind.DRAFTS, Kind.BRANCHES, Kind.AHEAD
-_COURSES = tuple(Course)
 """What markets go by, looked up once: enumerations answer slowly."""
 
 _Times = tuple[float, ...]
@@ -129,12 +128,8 @@ class Markets:
 
     def _times(self, requests: int) -> _Times:
         """What is known of forwards' and the host's time, and of what was made of markets' words."""
-        host_ms, share = self._host.ms, self._courses.share
-        return (
-            self._clock.moved,
-            *[host_ms(requests, kind) for kind in _KINDS],
-            *[share(requests, course) for course in _COURSES],
-        )
+        host_ms = self._host.ms
+        return (self._clock.moved, self._courses.moved, *[host_ms(requests, kind) for kind in _KINDS])
 
 
 def _are_others(view: View, tokens: int) -> bool:

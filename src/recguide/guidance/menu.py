@@ -63,6 +63,11 @@ class Menus:
         by_level = [_levels_first(parts) for parts in (made, spent, lasting)]
         return cls(n, y, found, outlooks, head, choice, {}, {}, by_level[0], by_level[1], by_level[2])
 
+    @property
+    def whole(self) -> Floats:
+        """[blocks, cells] A of drafts that are verified whole, where they all are."""
+        return self._acceptance[0]
+
     def net(self, price: float, token: Floats | float = 1.0) -> Floats:
         """[cells] g: the best mean of (tokens − μ·n) per forward.
 

@@ -15,7 +15,7 @@ from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
 from recguide.guidance.courses import Course, Courses, Stretches
 from recguide.guidance.few import solve_ahead_few, solve_few
-from recguide.guidance.foresight import solve_ahead, solve_in_a_hurry
+from recguide.guidance.foresight import solve_ahead, solve_evenly, solve_in_a_hurry
 from recguide.guidance.host import HostClock, Kind, kind_of
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.markets import Markets
@@ -34,7 +34,12 @@ for as many steps."""
 LEARNS = 5
 """Of so many steps one is learned from where the host is hurried and little is new. Drafts and verifications
 alternate, so the number is odd."""
-_SAYS = {Course.PLAIN: Kind.PLAIN, Course.AHEAD: Kind.AHEAD, Course.FREE: Kind.BRANCHES}
+_SAYS = {
+    Course.PLAIN: Kind.PLAIN,
+    Course.AHEAD: Kind.AHEAD,
+    Course.FREE: Kind.BRANCHES,
+    Course.EVEN: Kind.AHEAD,
+}
 """The kind of step by which it is known what the host takes in a course."""
 RUN = 8
 """Steps that a plan of plain ones is taken again for before their time is booked: they are all alike."""
@@ -98,6 +103,8 @@ class Price:
         drafted = view.drafted
         if market.plain and not drafted:
             return _plain(view, market)
+        if market.even and _fits(view, plan := solve_evenly(view, market)):
+            return plan
         detour = 0.0 if drafted else self._host.detour_ms(len(view))
         if len(view) <= FEW:
             fork = self._host.fork_ms(len(view)) if drafted else 0.0
@@ -108,12 +115,14 @@ class Price:
         beliefs, clock = self._beliefs, self._clock
         if market.plain and not drafted:
             return _plain(view, market)
+        if market.even and _fits(view, plan := solve_evenly(view, market)):
+            return plan
         detour = 0.0 if drafted else self._host.detour_ms(len(view))
         if len(view) <= FEW:
             return solve_ahead_few(view, cell.tolist(), beliefs, market, clock, detour)
         if self._host.hurried:
             plan = solve_in_a_hurry(view, beliefs, market)
-            if view.tokens + plan.all_tokens <= view.most:
+            if _fits(view, plan):
                 return plan
         return solve_ahead(view, beliefs, market, clock.of_step(view, detour))
 
@@ -126,7 +135,8 @@ class Price:
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         if self._open:
             self._open = False
-            self._courses.made(len(view), plan.course, total(outcome.acceptance))
+            emitted = total(np.minimum(outcome.acceptance, view.remaining))
+            self._courses.made(len(view), plan.course, emitted, plan.even)
         self._observed += 1
         seldom = self._host.hurried and self._beliefs.is_settled and len(view) > 1
         if not seldom or self._observed % LEARNS == 0:
@@ -165,7 +175,7 @@ class Price:
         steps = self._stretches.step(plan.course)
         if len(view) == 1 or kind in (Kind.PLAIN, Kind.PROBE):
             return True
-        return steps > COLD and (kind is not Kind.AHEAD or plan.course is Course.AHEAD)
+        return steps > COLD and (kind is not Kind.AHEAD or plan.course is not Course.FREE)
 
     def _book(self, view: View, plan: Plan, expected_ms: float) -> None:
         """Holds its course to the steps that were timed since the last time; each should take so long."""
@@ -175,10 +185,15 @@ class Price:
         took = [min(ms, SLOW * expected_ms) for ms in times if ms is not None]
         if not took:
             return
-        self._courses.passed(len(view), plan.course, plan.rate * sum(took))
+        self._courses.passed(len(view), plan.course, plan.rate * sum(took), plan.even)
         self._open = view.drafted or len(plan.branches.request) > 0
         if not self._open:  # nothing is observed of it
-            self._courses.made(len(view), plan.course, len(took) * int((plan.verified > 0).sum()))
+            tokens = len(took) * int((plan.verified > 0).sum())
+            self._courses.made(len(view), plan.course, tokens, plan.even)
+
+
+def _fits(view: View, plan: Plan) -> bool:
+    return view.tokens + plan.all_tokens <= view.most
 
 
 def _plain(view: View, market: Market) -> Plan:

@@ -146,7 +146,7 @@ class Plan:
         branches: beside the causal rows.
         price: μ, tokens that one more query token costs; `rate`: ρ, tokens per millisecond; both 0 where
             a policy has no use for them.
-        course: what was chosen among.
+        course: what was chosen among; `even`: the block that everyone drafts in an even one, else 0.
     """
 
     block: Ints
@@ -155,6 +155,7 @@ class Plan:
     price: float = 0.0
     rate: float = 0.0
     course: Course = Course.FREE
+    even: int = 0
 
     @property
     def query_tokens(self) -> Ints:
