@@ -111,15 +111,24 @@ def engine_rows(
     options: argparse.Namespace,
     keep: Callable[[Sequence[Mapping[str, Any]]], None],
 ) -> list[dict[str, Any]]:
-    """Every way at every load, in equal slices of the time that there is; kept after each load."""
+    """Every way at every load, kept after each load.
+
+    Plain decoding, and the first way that drafts, have equal slices of the time that there is; the others
+    decode the texts that this one has begun, however long they take.
+    """
     ways = [way for way in study.ladder() if not options.ways or way.name in options.ways]
     each = options.budget / (len(ways) * len(options.loads))
     rows: list[dict[str, Any]] = []
     know(engine, texts)
     for seats in options.loads:
+        begun: int | None = None
         for way in ways:
             mine, policy = cycle([way.of(text) for text in texts]), way.policy(seats)
-            served = serve(engine, policy, way.batching, mine, seats, seconds=each, skip=way.learns)
+            served = serve(
+                engine, policy, way.batching, mine, seats, seconds=each, skip=way.learns, begun=begun
+            )
+            if begun is None and way.method != "ar":
+                begun = max(1, served.begun)
             rows.append(served_row(way.name, served))
             print(f"C = {seats}, {way.name}: {served.tokens_per_s:,.0f} tok/s", flush=True)
         keep(rows)
@@ -138,6 +147,7 @@ def served_row(way: str, served: Served) -> dict[str, Any]:
         "query_tokens": served.mean_query_tokens,
         "ms_per_step": served.wall_ms / steps,
         "steps": steps,
+        "texts": served.begun,
         "outliers": served.outliers,
         "price": fmean(served.prices) if served.prices else 0.0,
         "shares": shares(served.planned) if served.planned else {},

@@ -209,6 +209,7 @@ def serve(
     *,
     seconds: float,
     skip: int = 0,
+    begun: int | None = None,
 ) -> Served:
     """Keeps `load` requests decoding for so many seconds; text number n takes the next free seat.
 
@@ -218,6 +219,8 @@ def serve(
     Args:
         seconds: WARM_UP of them pass before anything is counted.
         skip: steps that pass before it at least.
+        begun: counting goes on until so many texts have begun, beginning with number 0, instead: whoever is
+            compared decodes the same ones, as in seconds some have better luck than others.
     """
     engine.runner.prepare(engine.runner.most_in_graph)
     noted = Noted(policy)
@@ -225,6 +228,10 @@ def serve(
     served = Served(load)
     watch = _Watch()
     engine.observer = watch
+
+    def all_begun() -> bool:
+        return begun is None or served.begun >= begun
+
     try:
         running = [_add(engine, _shortened(texts(n), (n + 1) / load)) for n in range(load)]
         following = load
@@ -232,11 +239,12 @@ def serve(
             engine.step()
         began = time.perf_counter()
         lasts = WARM_UP * seconds
-        while (elapsed := time.perf_counter() - began) < lasts or not watch.kept:
+        while (elapsed := time.perf_counter() - began) < lasts or not watch.kept or not all_begun():
             if not watch.counting and elapsed >= lasts and watch.steps >= skip:
                 noted.served = served
                 watch.counting, served.skipped = True, watch.steps
-                began, lasts = time.perf_counter(), (1 - WARM_UP) * seconds
+                began, lasts = time.perf_counter(), (1 - WARM_UP) * seconds if begun is None else 0.0
+                following = 0 if begun is not None else following
             engine.step()
             for seat, request in enumerate(running):
                 if request.finish_reason is not None:
