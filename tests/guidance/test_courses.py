@@ -37,18 +37,18 @@ def told(courses, course, share, tokens, requests=1, block=0):
     return courses
 
 
-HALF_REFUTED = (0.5 + 1) / 2
+HALF_REFUTED = (0.5 + 1 + STALE) / 2
 
 
 def test_a_word_counts_until_something_is_made():
     courses = Courses()
-    assert courses.share(1, Course.FREE) == 1.0
+    assert courses.share(1, Course.FREE) == 1.0 + STALE
     told(courses, Course.FREE, 0.5, GRANTED)
     assert courses.share(1, Course.FREE) == pytest.approx(HALF_REFUTED, rel=0.05)
     told(courses, Course.FREE, 0.5, 4 * MEMORY)
     assert courses.share(1, Course.FREE) < 0.65
-    assert courses.share(1, Course.PLAIN) == courses.share(8, Course.FREE) == 1.0
-    assert courses.share(1, Course.AHEAD) == 1.0 - STALE
+    assert courses.share(1, Course.AHEAD) == courses.share(1, Course.PLAIN) == 1.0
+    assert courses.share(8, Course.FREE) == 1.0 + STALE
 
 
 def test_even_courses_are_told_apart_by_their_blocks():
@@ -56,7 +56,7 @@ def test_even_courses_are_told_apart_by_their_blocks():
     moved = courses.moved
     told(courses, Course.EVEN, 0.5, 4 * MEMORY, requests=8, block=16)
     assert courses.share(8, Course.EVEN, 16) < 0.65
-    assert courses.share(8, Course.EVEN, 8) == courses.share(64, Course.EVEN, 16) == 1.0 + LEFT_BEHIND
+    assert courses.share(8, Course.EVEN, 8) == courses.share(64, Course.EVEN, 16) == 1 + STALE + LEFT_BEHIND
     assert courses.moved > moved
 
 

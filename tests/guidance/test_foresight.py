@@ -164,6 +164,18 @@ def test_the_same_for_all_is_held_to_the_exact_time_of_its_step():
     )  # more does not fit into a forward
 
 
+def test_what_was_said_before_the_hosts_time_was_known_is_forgotten():
+    policy = Price(table(0.05), clock(free=1024))
+    maker, host, seen = policy._markets._maker, policy._host, view(128, runs_ahead=True)
+    cell = policy._beliefs.cell(seen)
+    policy.decide(seen)
+    for _ in range(100):
+        assert maker.made(seen, cell).course is Course.FREE
+    for _ in range(WINDOW):
+        host.add(128, 5.0, 25.0, 20.0, Kind.BRANCHES)
+    assert maker.made(seen, cell).course in (Course.AHEAD, Course.EVEN)
+
+
 def test_what_everyone_drafts_at_once_is_no_more_than_a_forward_holds():
     policy = weighed(Price(table(0.02), clock(fixed=1.0, each=0.0)), 3.0)
     seen = replace(view(8), runs_ahead=True)

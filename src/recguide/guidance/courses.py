@@ -45,8 +45,13 @@ class Course(IntEnum):
 
 _COURSES = tuple(Course)
 """An enumeration answers slowly."""
-_FIRST = {Course.PLAIN: 1.0, Course.AHEAD: 1 - STALE, Course.FREE: 1.0, Course.EVEN: 1 + LEFT_BEHIND}
-"""What is thought of each at first."""
+_FIRST = {
+    Course.PLAIN: 1.0,
+    Course.AHEAD: 1.0,
+    Course.FREE: 1 + STALE,
+    Course.EVEN: 1 + STALE + LEFT_BEHIND,
+}
+"""What is thought of each at first. Drafts that are as good as plain steps are tried."""
 
 
 class Courses:

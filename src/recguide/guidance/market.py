@@ -31,7 +31,7 @@ LASTING = 0.9
 """How far a request's stretch, easy or hard, outlasts the round that is planned: 1 for ever, 0 not at all.
 In simulation 0.75 to 1 are alike, but 0.75 makes 1 % less for 14B at 32 requests, and 1 makes 1 to 2 % less
 at 4; 0 makes 1 to 6 % less."""
-LEVEL_OF = 4
+LEVEL = 4
 """Requests up to which courses are compared by what is said of the moment; of more, by so many of theirs."""
 NEVER, TINY = 2.0, 1e-12
 """A probability of reuse that no branch has, and one that is not told apart from 0."""
@@ -180,8 +180,8 @@ class MarketMaker:
         # Where arithmetic is full, a query token costs μ_N + μ_X·prefix.
         self._ratio = clock.pair_ms / full if full > 0 else 0.0
         self._merged: dict[Choice, Merged] = {}
-        self._said: dict[tuple[int, Course, int], tuple[float, int]] = {}
-        """Of each course, what was said of it lately, and how often anything was."""
+        self._said: dict[tuple[int, Course, int], tuple[float, int, tuple[float, int]]] = {}
+        """Of each course what was said of it lately, how often anything was, and by what times."""
 
     @property
     def menus(self) -> Menus:
@@ -224,12 +224,13 @@ class MarketMaker:
         """Tokens per millisecond: what was said of them lately, by what steps of that course made of it.
 
         Of many requests what is said changes from step to step by chance alone, and whoever follows that goes
-        where luck was.
+        where luck was. What was said by other times is forgotten.
         """
-        key = bucket_of(requests), offer.course, offer.block
-        said, times = self._said.get(key, (0.0, 0))
-        said += (offer.rate - said) * max(min(1.0, LEVEL_OF / requests), 1 / (times + 1))
-        self._said[key] = said, times + 1
+        key, by = (bucket_of(requests), offer.course, offer.block), (offer.waits, self._clock.moved)
+        said, times, before = self._said.get(key, (0.0, 0, by))
+        times = times + 1 if before == by else 1
+        said += (offer.rate - said) * max(min(1.0, LEVEL / requests), 1 / times)
+        self._said[key] = said, times, by
         return self._courses.share(requests, offer.course, offer.block) * said
 
     def _even(self, view: View, cell: Ints, waits: float) -> list[_Offer]:
