@@ -611,3 +611,25 @@ def test_everybody_says_what_he_says_alone_and_no_page_is_lost(seed):
         if request.method.name == "ar":
             assert found.stats.forwards == found.stats.query_tokens == len(found.token_ids) - 1
     assert counted <= sum(forward.requests for forward in forwards)
+
+
+class Looking(Heedful):
+    """Keeps whether what follows may be planned ahead, as it is told."""
+
+    def decide(self, view):
+        self.runs_ahead = view.runs_ahead
+        return self._policy.decide(view)
+
+
+@pytest.mark.parametrize(
+    ("how", "batching", "ahead"),
+    [({}, "ragged", True), ({"temperature": 1.0, "top_p": 0.9}, "ragged", False), ({}, "bucketed", False)],
+)
+def test_policies_are_told_whether_what_follows_may_be_planned_ahead(how, batching, ahead):
+    """Who waits for the host's picks keeps everyone from it."""
+    machine, policy = padded_engine(FakeBackbone(*SCRIPTS), decode), Looking(Fixed(8))
+    machine.plan_by(policy, batching)
+    machine.add(SCRIPTS[0].prompt, SamplingParams(max_tokens=20))
+    machine.add(SCRIPTS[1].prompt, SamplingParams(max_tokens=20, **how))
+    machine.step()
+    assert policy.runs_ahead is ahead

@@ -27,7 +27,7 @@ from recguide.guidance.lately import WINDOW
 from recguide.guidance.load import Load
 from recguide.guidance.price import RUN, Price
 from recguide.guidance.simulation import simulate
-from recguide.guidance.view import Branches, Plan
+from recguide.guidance.view import Branches, Outcome, Plan
 
 
 def told(courses, course, share, tokens, requests=1, block=0):
@@ -167,3 +167,17 @@ def test_a_course_that_was_left_for_long_begins_anew():
     assert found[6] == 1
     assert found[-1] == 1
     assert [stretches.step(Course.FREE), stretches.step(Course.AHEAD)] == [8, 2]
+
+
+def test_tokens_are_booked_where_their_time_was_though_a_row_is_missing():
+    policy, seen = Price(table(0.05), clock()), view(33, draft=8)
+    ones = np.ones(33, np.int64)
+    plan = Plan(0 * ones, 8 * ones, Branches.none(), rate=0.25, course=Course.AHEAD)
+    for _ in range(WINDOW):
+        policy._host.add(33, 4.0, 4.1, 0.1, Kind.AHEAD)
+    policy.timed(seen, plan, 4.0, 0.1)
+    most = np.arange(32)
+    nothing = np.full(32, -1, np.int64)
+    outcome = Outcome(8 * np.ones(32, np.int64), 0 * nothing, nothing)
+    policy.observe(seen.only(most), plan.only(most), outcome)
+    assert [*policy._courses._kept] == [6]

@@ -144,6 +144,8 @@ class Planner:
         self._batching, self._pads = batching_named(batching), batching == "padded"
         self._all_run = batching == "ragged"
         self._runs_ahead = runs_ahead and self._all_run
+        self._follows = False
+        """What follows the step that is planned may be planned while it runs."""
         self._rows = rows
         self._most = most
         self._foreseen: _Foreseen | None = None
@@ -159,6 +161,8 @@ class Planner:
         if foreseen is not None and foreseen.came_true(decoding):
             chosen, self.planned = foreseen.requests, foreseen.planned
         else:
+            everyone = [*decoding, *[request for request, _ in prefill]]
+            self._follows = self._runs_ahead and not any(map(_is_picked_by_host, everyone))
             chosen, given = _chosen(decoding, prefill)
             planned = self._decide(dict.fromkeys(chosen), given, room) if chosen else Planned()
             assert planned is not None, "a policy always says what to do about what it knows"
@@ -308,7 +312,7 @@ class Planner:
                 if ahead is None:
                     return None
             else:
-                view = _view(requests, given, most, runs_ahead=self._runs_ahead)
+                view = _view(requests, given, most, runs_ahead=self._follows)
                 ahead = policy.decide(view)
             plan = fitted(ahead, [request.largest for request in requests])
             teaches = len(plan.branches.request) > 0 or view.drafted
@@ -489,6 +493,11 @@ def _take_turns(
             longest = max(verified[row], *[block for _, _, block in mine])
         # It may be passed over, and then the draft in hand is verified another time.
         request.block = longest if request.draft is None else max(longest, len(request.draft.tokens))
+
+
+def _is_picked_by_host(request: Request) -> bool:
+    """Whether nobody's next step is known before the host has seen this one's logits."""
+    return request.by_logits or request.is_scoring or not request.method.verifies
 
 
 def _is_step(turn: Turn) -> bool:

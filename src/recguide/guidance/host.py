@@ -161,6 +161,11 @@ class HostClock:
             return None
         return known[min(known, key=lambda other: abs(other - bucket))]
 
+    def may_run_ahead(self, runs_ahead: bool) -> None:
+        if runs_ahead != self.runs_ahead:
+            self.runs_ahead = runs_ahead
+            self._found.clear()
+
     @property
     def hurried(self) -> bool:
         """Whether a device has waited lately for what the host does while a forward runs, as far as steps are

@@ -129,7 +129,12 @@ class Markets:
     def _times(self, requests: int) -> _Times:
         """What is known of forwards' and the host's time, and of what was made of markets' words."""
         host_ms = self._host.ms
-        return (self._clock.moved, self._courses.moved, *[host_ms(requests, kind) for kind in _KINDS])
+        return (
+            self._clock.moved,
+            self._courses.moved,
+            self._host.runs_ahead,
+            *[host_ms(requests, kind) for kind in _KINDS],
+        )
 
 
 def _are_others(view: View, tokens: int) -> bool:

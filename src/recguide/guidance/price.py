@@ -62,8 +62,8 @@ class Price:
         """Milliseconds of steps of it that are not booked."""
         self._steps = 0
         """That were timed of it."""
-        self._open = False
-        """A step was timed whose tokens are told next."""
+        self._open = 0
+        """Requests of a step that was timed, whose tokens are told next; of some that ended they are not."""
         self._observed = 0
         """Steps whose outcome was told."""
         self._stretches = Stretches(COLD)
@@ -73,7 +73,7 @@ class Price:
         return "price"
 
     def decide(self, view: View) -> Plan:
-        self._host.runs_ahead |= view.runs_ahead
+        self._host.may_run_ahead(view.runs_ahead)
         cell = self._beliefs.cell(view)
         return self._with_probes(view, self._solved(view, cell, self._markets.now(view, cell)))
 
@@ -81,7 +81,7 @@ class Price:
         """Branches beside a draft's verification need its margins. Nothing else is worth waiting for: in
         simulation what verifications said last, and which slots of a draft are worth verifying, bring less
         than the host's time costs."""
-        self._host.runs_ahead = True
+        self._host.may_run_ahead(True)
         cell = self._beliefs.cell(view)
         market = self._markets.prepare(view, cell)
         drafted = view.drafted
@@ -134,9 +134,9 @@ class Price:
 
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         if self._open:
-            self._open = False
             emitted = total(np.minimum(outcome.acceptance, view.remaining))
-            self._courses.made(len(view), plan.course, emitted, plan.even)
+            self._courses.made(self._open, plan.course, emitted, plan.even)
+            self._open = 0
         self._observed += 1
         seldom = self._host.hurried and self._beliefs.is_settled and len(view) > 1
         if not seldom or self._observed % LEARNS == 0:
@@ -144,7 +144,7 @@ class Price:
         self._beliefs.refresh()
 
     def timed(self, view: View, plan: Plan, ms: float, waited_ms: float, *, late: bool = False) -> None:
-        self._open = False
+        self._open = 0
         if view.tokens:
             return  # what a prefill takes beside its forward is its own
         if self._timing is None or self._timing[0] is not plan:
@@ -186,7 +186,7 @@ class Price:
         if not took:
             return
         self._courses.passed(len(view), plan.course, plan.rate * sum(took), plan.even)
-        self._open = view.drafted or len(plan.branches.request) > 0
+        self._open = len(view) if view.drafted or len(plan.branches.request) else 0
         if not self._open:  # nothing is observed of it
             tokens = len(took) * int((plan.verified > 0).sum())
             self._courses.made(len(view), plan.course, tokens, plan.even)

@@ -244,7 +244,7 @@ def serve(
                 noted.served = served
                 watch.counting, served.skipped = True, watch.steps
                 began, lasts = time.perf_counter(), (1 - WARM_UP) * seconds if begun is None else 0.0
-                following = 0 if begun is not None else following
+                following = 0
             engine.step()
             for seat, request in enumerate(running):
                 if request.finish_reason is not None:
