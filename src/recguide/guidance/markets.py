@@ -13,7 +13,7 @@ from recguide.guidance.courses import Courses
 from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.menu import Menus
-from recguide.guidance.view import View, total
+from recguide.guidance.view import View
 
 OTHER = 0.25
 """Share by which first slots, and rows that nobody chooses, differ between steps of other requests."""
@@ -121,9 +121,8 @@ class Markets:
         return many.market
 
     def _few(self, view: View, cell: Ints) -> _Few:
-        clock, tokens = self._clock, _first(view)
-        read, pairs = view.prefix_tokens + total(view.prefix), clock.pair_ms * view.pairs
-        ms = clock.at(tokens) + clock.prefix_ms * read + pairs
+        tokens = _first(view)
+        ms = self._clock.of_view(view, tokens, view.pairs)
         return tuple(sorted(cell.tolist())), tokens, round(log(ms) / _ALIKE), self._times(len(view))
 
     def _times(self, requests: int) -> _Times:

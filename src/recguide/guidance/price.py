@@ -49,7 +49,8 @@ class Price:
     """Args: table: value and branch probabilities; clock: the cost table's."""
 
     def __init__(self, table: ValueTable, clock: Clock) -> None:
-        self._beliefs, self._clock = Beliefs(table), (clock := clock.own())
+        clock = clock.own()
+        self._beliefs, self._clock = Beliefs(table), clock
         self._host = HostClock(in_ms=clock.in_ms)
         self._courses = Courses()
         maker = MarketMaker(self._beliefs, clock, self._host, self._courses)
@@ -101,9 +102,8 @@ class Price:
     def _solved(self, view: View, cell: Ints, market: Market) -> Plan:
         beliefs, clock = self._beliefs, self._clock
         drafted = view.drafted
-        if market.plain and not drafted:
-            return _plain(view, market)
-        if market.even and _fits(view, plan := solve_evenly(view, market)):
+        plan = _settled(view, market, drafted=drafted)
+        if plan is not None:
             return plan
         detour = 0.0 if drafted else self._host.detour_ms(len(view))
         if len(view) <= FEW:
@@ -113,9 +113,8 @@ class Price:
 
     def _solved_ahead(self, view: View, cell: Ints, market: Market, *, drafted: bool) -> Plan:
         beliefs, clock = self._beliefs, self._clock
-        if market.plain and not drafted:
-            return _plain(view, market)
-        if market.even and _fits(view, plan := solve_evenly(view, market)):
+        plan = _settled(view, market, drafted=drafted)
+        if plan is not None:
             return plan
         detour = 0.0 if drafted else self._host.detour_ms(len(view))
         if len(view) <= FEW:
@@ -190,6 +189,15 @@ class Price:
         if not self._open:  # nothing is observed of it
             tokens = len(took) * int((plan.verified > 0).sum())
             self._courses.made(len(view), plan.course, tokens, plan.even)
+
+
+def _settled(view: View, market: Market, *, drafted: bool) -> Plan | None:
+    """The plan of a market that leaves nothing to choose; None of another one."""
+    if market.plain and not drafted:
+        return _plain(view, market)
+    if market.even and _fits(view, plan := solve_evenly(view, market)):
+        return plan
+    return None
 
 
 def _fits(view: View, plan: Plan) -> bool:
