@@ -150,9 +150,9 @@ def served_row(way: str, served: Served) -> dict[str, Any]:
         "texts": served.begun,
         "outliers": served.outliers,
         "price": fmean(served.prices) if served.prices else 0.0,
-        "shares": shares(served.planned) if served.planned else {},
-        "drafts_per_step": served.planned.total() / steps,
-        "branches": {str(head): count for head, count in sorted(served.branches.items())},
+        "shares": shares(served.drafts) if served.drafts else {},
+        "drafts_per_step": served.drafts.total() / steps,
+        "branches": dict(sorted(served.branches.items())),
         "acceptance": served.stats.mean_acceptance,
         "reuse": served.stats.reuse,
     }

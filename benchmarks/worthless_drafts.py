@@ -86,7 +86,7 @@ def _row(way: str, served: Served, cost: CostTable) -> dict[str, Any]:
         "query_tokens": served.mean_query_tokens,
         "steps": len(served.step_ms),
         "skipped": served.skipped,
-        "drafts": served.planned.total(),
+        "drafts": served.drafts.total(),
         "acceptance": served.stats.mean_acceptance,
         "policy_ms": served.policy_ms,
         "host_ms": host.ms(served.load, Kind.DRAFTS),

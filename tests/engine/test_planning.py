@@ -204,6 +204,17 @@ def test_every_step_of_a_policy_is_timed():
     ][1:]
 
 
+@pytest.mark.parametrize("batching", ["padded", "bucketed"])
+def test_a_forward_that_is_not_as_planned_is_not_timed(batching):
+    """Padding, and who waits, make it another one than the plan's."""
+    machine, prompts = scripted(3, batching=batching)
+    policy, forwards = wayward(machine, 5), spied(machine)
+    fake.complete(machine, prompts, SamplingParams(max_tokens=40))
+    timed = [plan.all_tokens for plan, _, _ in policy.took]
+    assert policy.told
+    assert len(timed) < len(forwards) / (1 if batching == "bucketed" else 99)
+
+
 def test_steps_for_which_graphs_are_captured_are_not_timed():
     """They teach all the same: only their time says nothing."""
     machine = padded_engine(FakeBackbone(Script((200, 65, 66, 67), ANSWER)), fake.decode)

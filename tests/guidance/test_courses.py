@@ -22,8 +22,8 @@ from recguide.guidance.courses import (
     Stretches,
 )
 from recguide.guidance.fixed import Fixed
-from recguide.guidance.host import FORGOTTEN, Host, HostClock, Kind
-from recguide.guidance.lately import WINDOW
+from recguide.guidance.host import Host, HostClock, Kind
+from recguide.guidance.lately import FORGOTTEN, WINDOW
 from recguide.guidance.load import Load
 from recguide.guidance.price import RUN, Price
 from recguide.guidance.simulation import simulate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -21,10 +22,12 @@ from recguide.guidance.foresight import solve_ahead, solve_evenly, solve_in_a_hu
 from recguide.guidance.host import Host, Kind
 from recguide.guidance.lately import WINDOW
 from recguide.guidance.load import Load
+from recguide.guidance.market import _Offer
 from recguide.guidance.outlook import Choice
 from recguide.guidance.price import Price
 from recguide.guidance.simulation import simulate
 from recguide.guidance.step import solve
+from recguide.guidance.sweep import Cut
 from recguide.guidance.view import Branches, Plan, behind
 
 
@@ -170,29 +173,97 @@ def test_what_was_said_before_the_hosts_time_was_known_is_forgotten():
     policy.decide(seen)
     for _ in range(100):
         assert maker.made(seen, cell).course is Course.FREE
+    policy._courses.share = lambda _, course, *__: float(course is not Course.EVEN)
     for _ in range(WINDOW):
         host.add(128, 5.0, 25.0, 20.0, Kind.BRANCHES)
-    assert maker.made(seen, cell).course in (Course.AHEAD, Course.EVEN)
+    assert maker.made(seen, cell).course is Course.AHEAD
+
+
+def word(policy, requests, rate, *, prefill=0):
+    """What a course of that rate makes, times plain steps, which make 1."""
+    maker = policy._markets._maker
+    offer = _Offer(Course.FREE, maker.menus, Cut(1.0, rate, 1.0, 0.0, 0.0), 0.0)
+    return maker._makes(view(requests, tokens=prefill), offer, 1.0) / policy._courses.share(1, Course.FREE)
+
+
+@pytest.mark.parametrize("requests", [16, 64, 128])
+def test_luck_of_a_step_does_not_choose_a_course_for_many(requests):
+    policy = Price(table(0.05), clock())
+    said = [word(policy, requests, 1.0 + 0.2 * (-1) ** n) for n in range(200)]
+    assert np.ptp(said[-100:]) < 0.15
+    assert np.mean(said[-100:]) == pytest.approx(1.0, abs=0.02)
+    assert word(Price(table(0.05), clock()), 2, 1.2) == pytest.approx(1.2)
+
+
+def test_a_word_for_other_numbers_of_requests_or_beside_a_prefill_is_another_one():
+    policy = Price(table(0.05), clock())
+    for _ in range(100):
+        word(policy, 33, 2.0)
+    assert word(policy, 64, 1.0) == pytest.approx(1.0)
+    assert word(policy, 33, 5.0, prefill=1000) == pytest.approx(5.0)
+    assert word(policy, 33, 2.0) == pytest.approx(2.0)
+
+
+def test_who_is_never_asked_to_plan_ahead_reckons_with_it_no_longer():
+    """A view says that it could be; whatever keeps the engine from it."""
+
+    def met(policy):
+        courses = Counter()
+
+        class Asked:
+            def __getattr__(self, name):
+                return getattr(policy, name)
+
+            def decide(self, seen):
+                plan = policy.decide(replace(seen, runs_ahead=True))
+                courses[plan.course] += 1
+                return plan
+
+        host, load = Host(plain=(0.05, 0.0), other=(3.0, 0.0), branches=(3.5, 0.0)), Load(seats=8, texts=48)
+        simulate(Coins(0.1, length=256), Asked(), clock(each=0.05, free=64), load, ragged, host)
+        return courses
+
+    courses = met(Price(table(0.1), clock(each=0.05, free=64)))
+    assert 0 < courses[Course.AHEAD] + courses[Course.EVEN] <= 2 * WINDOW
+    assert courses[Course.FREE] > 100
 
 
 def test_what_everyone_drafts_at_once_is_no_more_than_a_forward_holds():
     policy = weighed(Price(table(0.02), clock(fixed=1.0, each=0.0)), 3.0)
-    seen = replace(view(8), runs_ahead=True)
-    assert evenly(policy, seen).even
-    assert policy.ahead(blind(view(8))).even
-    tight = policy.ahead(replace(blind(view(8)), most=40))
-    assert tight is None or tight.all_tokens <= 40
-    assert policy.decide(replace(seen, most=40)).all_tokens <= 40
+    market = evenly(policy, view(8))
+    assert market.even == 32
+    # As many begin it as fit, and the others take a step.
+    for most, begin in ((8 * 32, 8), (8 * 32 - 1, 7), (2 * 32 + 6, 2), (40, 1), (32 + 6, 0)):
+        plan = solve_evenly(view(8, most=most), market)
+        assert plan.all_tokens <= most
+        assert (plan.block == 32).sum() == begin == (plan.verified == 0).sum()
+        assert (plan.course, plan.even) == (Course.EVEN, 32)
+    # Or smaller ones, where it is known before.
+    for plan in (policy.ahead(blind(view(8, most=40))), policy.decide(view(8, most=40, runs_ahead=True))):
+        assert plan.all_tokens <= 40
 
 
-def test_where_blocks_of_one_size_fill_a_bucket_time_after_time_price_drafts_them():
-    at = Clock(cost(5.0, 0.02, tokens=(1, 32, 256, 1024), stepped=True))
-    host, load = Host(other=(3.0, 0.0), ahead=(0.1, 0.0)), Load(seats=32, texts=128)
-    policy = Price(table(0.2), at)
-    found, fixed = (
-        simulate(Coins(0.2, length=256), each, at, load, ragged, host) for each in (policy, Fixed(8))
+def test_a_block_for_all_that_a_forward_cannot_hold_is_blamed_for_what_is_done_instead():
+    policy = weighed(Price(table(0.02), clock(fixed=1.0, each=0.0)), 3.0)
+    seen = view(8, draft=16)
+    market = evenly(policy, seen)
+    tight = replace(seen, most=40)
+    plan = policy._solved(tight, policy._beliefs.cell(tight), market)
+    assert plan.all_tokens <= 40
+    assert (plan.course, plan.even) == (Course.EVEN, market.even)
+
+
+def test_where_the_same_for_all_is_best_price_drafts_it():
+    at = clock(each=0.005, free=512)
+    host, load = Host((0.05, 0.0), (3.0, 0.0), (3.2, 0.0), (0.1, 0.0)), Load(seats=32, texts=192)
+    policy = Price(table(0.05), at)
+    found, *fixed = (
+        simulate(Coins(0.05, length=256), each, at, load, ragged, host).throughput
+        for each in (policy, *map(Fixed, (8, 16, 32)))
     )
-    assert found.throughput > 0.98 * fixed.throughput
+    assert found > 0.98 * max(fixed)
+    kept = policy._courses._kept[5]
+    assert kept[Course.EVEN, 16].said > 0.5 * sum(each.said for each in kept.values())
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -15,8 +15,8 @@ from tests.guidance.worlds import clock, table, view
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.courses import Course
 from recguide.guidance.few import solve_few
-from recguide.guidance.host import FORGOTTEN, PATIENT, Host, HostClock, Kind
-from recguide.guidance.lately import WINDOW
+from recguide.guidance.host import Host, HostClock, Kind
+from recguide.guidance.lately import FORGOTTEN, PATIENT, WINDOW
 from recguide.guidance.market import MarketMaker
 from recguide.guidance.price import Price
 from recguide.guidance.probes import INTERRUPTED, PROBE_AFTER, PROBE_SHARE

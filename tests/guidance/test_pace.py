@@ -11,8 +11,9 @@ from tests.guidance.worlds import cost, table
 
 from recguide.guidance.batching import ragged
 from recguide.guidance.clock import Clock
-from recguide.guidance.lately import WINDOW
+from recguide.guidance.lately import FORGOTTEN, PATIENT, WINDOW
 from recguide.guidance.load import Load
+from recguide.guidance.pace import EVERY, Pace
 from recguide.guidance.price import Price
 from recguide.guidance.simulation import simulate
 
@@ -67,6 +68,36 @@ def test_what_interrupts_a_forward_now_and_then_is_not_its_own(found, outliers):
     for each in (*outliers, *[1.0] * 4):
         met(clock, 64, min(found * each, 1.99) if each < 2 else each, 1)
     assert told(clock)[63:] == pytest.approx(found, abs=0.0201)
+
+
+def test_a_size_that_was_slow_for_a_while_is_tried_again():
+    """Each time that it was in vain it takes twice as long."""
+    pace = Pace(SIZES)
+    for times in (1, 2, 4, 8, PATIENT, PATIENT):
+        for _ in range(WINDOW):
+            pace.add(256, 1.5)
+        assert pace.of(ALL)[255] == pytest.approx(1.5)
+        waited = 0
+        while pace.of(ALL)[255] > 1.1:
+            pace.add(16, 1.0)
+            waited += 1
+        assert times * FORGOTTEN - WINDOW - EVERY <= waited <= times * FORGOTTEN + EVERY
+
+
+@given(st.lists(st.tuples(sizes, st.floats(0.95, 1.05)), min_size=100, max_size=400))
+def test_forwards_that_scatter_seldom_move_it(found):
+    """Each move makes markets anew."""
+    pace = Pace(SIZES)
+    moved = [pace.add(SIZES[size], times) for size, times in found]
+    assert not any(moved[: WINDOW - 1])
+    assert sum(moved) <= len(moved) / 8
+    assert pace.of(ALL) == pytest.approx(1.0, abs=0.06)
+
+
+def test_a_size_of_which_the_table_says_no_time_is_left_alone():
+    nothing = Clock(cost(0.0, 0.1, tokens=SIZES, free=16))
+    nothing.learn(16, 1.0)
+    assert nothing.at(16) == 0.0
 
 
 def test_a_clock_of_ones_own_learns_alone():

@@ -68,11 +68,13 @@ class Planned:
     Attributes:
         decided: by each policy that some request has.
         turns: of the requests that may run.
+        whole: what all of the forward is planned by, as long as planned; None if there is no such plan.
         price, rate: μ and ρ, 0 where no policy prices.
     """
 
     decided: Sequence[Decided] = ()
     turns: dict[Request, Turn] = field(default_factory=dict[Request, Turn])
+    whole: Decided | None = None
     price: float = 0.0
     rate: float = 0.0
 
@@ -331,7 +333,8 @@ class Planner:
             )
         plans = [each.plan for each in decided if each.plan.rate]
         price, rate = (plans[0].price, plans[0].rate) if plans else (0.0, 0.0)
-        return Planned(decided, turns, price, rate)
+        is_whole = len(decided) == 1 and len(turns) == len(decided[0].requests) and not self._pads
+        return Planned(decided, turns, decided[0] if is_whole else None, price, rate)
 
 
 def fitted(plan: Plan, largest: Sequence[int]) -> Plan:
@@ -529,14 +532,13 @@ def observe(
     """Tells policies what came of their plans, of those requests that ran as planned, and how long it took.
 
     Plain steps alone say nothing of drafts, and there are many of them. The time of a step that
-    policies share is nobody's, nor is one that newcomers have joined whom the policy did not see. Without
-    `step_ms` it took some time that says nothing.
+    policies share is nobody's, nor is one that is padded, or that newcomers have joined whom the policy did
+    not see. Without `step_ms` it took some time that says nothing.
     """
-    turns = planned.turns
-    if step_ms is not None and len(planned.decided) == 1 and len(turns) == len(planned.decided[0].requests):
-        (decided,) = planned.decided
-        if decided.view.tokens or verdicts.keys() <= turns.keys():
-            decided.policy.timed(decided.view, decided.plan, step_ms, waited_ms, late=late)
+    whole = planned.whole
+    seen = whole is not None and (whole.view.tokens > 0 or verdicts.keys() <= planned.turns.keys())
+    if step_ms is not None and whole is not None and seen:
+        whole.policy.timed(whole.view, whole.plan, step_ms, waited_ms, late=late)
     for decided in planned.decided:
         if not decided.teaches:
             continue

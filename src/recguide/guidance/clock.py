@@ -43,8 +43,8 @@ class Clock:
     def learn(self, tokens: int, ms: float) -> None:
         """A forward of so many query tokens took so long, without its prefix. Of a table in some unit nothing
         is learned."""
-        known = self.in_ms and tokens <= len(self._said)
-        if known and self._pace.add(tokens, ms / float(self._said[tokens - 1])):
+        said = float(self._said[tokens - 1]) if self.in_ms and tokens <= len(self._said) else 0.0
+        if said and self._pace.add(tokens, ms / said):
             times = self._pace.of(self._tokens)
             self.moved += 1
             self._set(times * self._said, float(times[-1]) * self._table.slope_ms)

@@ -72,8 +72,7 @@ class Courses:
 
     def passed(self, requests: int, course: Course, said: float, block: int = 0) -> None:
         """A step's time is over, in which a market said that so many tokens would be made."""
-        mine = self._of(requests, course, block)
-        bucket = bucket_of(requests)
+        bucket, mine = bucket_of(requests), self._of(requests, course, block)
         for kept in self._kept[bucket].values():
             self.moved += kept.fade(said / ((MEMORY if kept is mine else RETRIED) * _times(bucket)))
         mine.said += said

@@ -103,14 +103,7 @@ def solve_ahead_few(
     begun = [beliefs.options.pairs[mine[number]][0] for mine, number in zip(items, taken, strict=True)]
     block = [min(size, left) for size, left in zip(begun, lefts, strict=True)]
     verified = [0 if size else slots for size, slots in zip(block, verified, strict=True)]
-    return Plan(
-        np.array(block, np.int64),
-        np.array(verified, np.int64),
-        Branches.none(),
-        market.price,
-        market.rate,
-        market.course,
-    )
+    return market.plan(np.array(block, np.int64), np.array(verified, np.int64))
 
 
 def _increments(steps: Iterable[tuple[int, float]], prefix: int, row: int, ratio: float) -> list[_Found]:
@@ -244,6 +237,5 @@ def _laid_out(
         going = min(branch, one.left - 1)
         if going >= 2:
             branches.append((row, 1, _CONTINUATION, going))
-    opens = Branches(*np.array(branches, np.int64).T) if branches else Branches.none()
-    block, verify = np.array(blocks, np.int64), np.array(verified, np.int64)
-    return Plan(block, verify, opens, market.price, market.rate, market.course)
+    opens = Branches(*np.array(branches, np.int64).T) if branches else None
+    return market.plan(np.array(blocks, np.int64), np.array(verified, np.int64), opens)

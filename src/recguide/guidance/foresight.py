@@ -12,7 +12,7 @@ from recguide.guidance.hull import Hulls, spots
 from recguide.guidance.market import Market
 from recguide.guidance.options import ROOM
 from recguide.guidance.sweep import Base, Increments, Time, best_profit
-from recguide.guidance.view import Branches, Plan, View
+from recguide.guidance.view import Plan, View
 
 
 def solve_ahead(view: View, beliefs: Beliefs, market: Market, time: Time) -> Plan:
@@ -31,7 +31,7 @@ def solve_ahead(view: View, beliefs: Beliefs, market: Market, time: Time) -> Pla
         item = hulls.item[np.arange(len(free)), taken]
         block[free] = np.minimum(beliefs.options.block.take(item), remaining)
         verified[free] = beliefs.options.verified.take(item)
-    return Plan(block, verified, Branches.none(), market.price, market.rate, market.course)
+    return market.plan(block, verified)
 
 
 def solve_in_a_hurry(view: View, beliefs: Beliefs, market: Market) -> Plan:
@@ -46,17 +46,19 @@ def solve_in_a_hurry(view: View, beliefs: Beliefs, market: Market) -> Plan:
     block = np.minimum(block, view.remaining)
     block[(verified > 0) | (view.remaining <= ROOM)] = 0
     verified[(verified == 0) & (block == 0)] = 1
-    return Plan(block, verified, Branches.none(), market.price, market.rate, market.course)
+    return market.plan(block, verified)
 
 
 def solve_evenly(view: View, market: Market) -> Plan:
-    """Of a view that may be blind: everyone begins the market's one block, and verifies all of it."""
+    """Of a view that may be blind: everyone begins the market's one block, and verifies all of it. Of those
+    that begin the last ones take a plain step where a forward does not hold them all. It may be more than it
+    holds even so."""
     verified = np.minimum(view.draft, view.remaining)
     block = np.where(verified > 0, 0, np.minimum(market.even, view.remaining))
-    steps = (verified == 0) & (block < 2)
-    block[steps], verified[steps] = 0, 1
-    price, rate, course = market.price, market.rate, market.course
-    return Plan(block, verified, Branches.none(), price, rate, course, market.even)
+    room = view.most - int(_base(view, verified).tokens)
+    block[(block < 2) | (np.cumsum(np.maximum(0, block - 1)) > room)] = 0
+    verified[(verified == 0) & (block == 0)] = 1
+    return market.plan(block, verified)
 
 
 def _beginnings(view: View, free: Ints, remaining: Ints, beliefs: Beliefs, market: Market) -> Hulls:

@@ -21,10 +21,6 @@ from recguide.guidance.view import Plan, View, is_plain
 LEAST = 4
 """Plain steps, and probes', before anything is said, but of all others WINDOW: the first ones meet caches
 that are cold, and whoever is deterred by them tries no more for long."""
-FORGOTTEN = 250
-"""Steps without any of a kind after which nothing is known of it, so that it is tried again; each time that
-it was forgotten it takes twice as many, up to PATIENT times as many."""
-PATIENT = 16
 MOVED = 0.05
 """Share of a step by which what was learned must have moved before another number is said."""
 
@@ -97,10 +93,8 @@ class HostClock:
         self._since_late = WINDOW
         self._unit = 1.0 if in_ms else None
         self._ratios: deque[float] | None = None if in_ms else deque(maxlen=WINDOW)
-        self._kinds: tuple[dict[int, _Window], ...] = tuple([{} for _ in Kind])
-        self._patience: dict[tuple[Kind, int], int] = {}
-        """Times FORGOTTEN, by kind and bucket."""
-        self._found: dict[tuple[int, Kind], _Window | None] = {}
+        self._kinds: tuple[dict[int, Lately], ...] = tuple([{} for _ in Kind])
+        self._found: dict[tuple[int, Kind], Lately | None] = {}
         """Where it was looked since windows said something else."""
 
     def add(
@@ -128,8 +122,7 @@ class HostClock:
             self._forget(bucket, kind, steps)
             window = windows.get(bucket)
             if window is None:
-                window = windows[bucket] = _Window(_least(kind))
-            window.idle = 0
+                window = windows[bucket] = Lately(_least(kind))
             if window.add(waited_ms / self._unit, MOVED * step_ms / self._unit):
                 self._found.clear()
 
@@ -143,7 +136,7 @@ class HostClock:
         """Whether steps of that kind, or of one that stands for it, have said enough."""
         return self._window(requests, kind) is not None
 
-    def _window(self, requests: int, kind: Kind) -> _Window | None:
+    def _window(self, requests: int, kind: Kind) -> Lately | None:
         key = requests, kind
         if key not in self._found:
             others = {Kind.BRANCHES: Kind.DRAFTS, Kind.DRAFTS: Kind.BRANCHES, Kind.PROBE: self._bare}
@@ -153,13 +146,14 @@ class HostClock:
             self._found[key] = found
         return self._found[key]
 
-    def _nearest(self, requests: int, kind: Kind) -> _Window | None:
+    def _nearest(self, requests: int, kind: Kind) -> Lately | None:
         """Of about as many requests; what was forgotten is not taken from others."""
         bucket = bucket_of(requests)
+        mine = self._kinds[kind].get(bucket)
+        if mine is not None and (mine.is_known or mine.was_forgotten):
+            return mine if mine.is_known else None
         known = {other: window for other, window in self._kinds[kind].items() if window.is_known}
-        if not known or (bucket not in known and (kind, bucket) in self._patience):
-            return None
-        return known[min(known, key=lambda other: abs(other - bucket))]
+        return known[min(known, key=lambda other: abs(other - bucket))] if known else None
 
     def may_run_ahead(self, runs_ahead: bool) -> None:
         if runs_ahead != self.runs_ahead:
@@ -200,20 +194,8 @@ class HostClock:
         """So many steps of a kind passed."""
         for kind in _TRIED:
             window = self._kinds[kind].get(bucket)
-            if window is None or kind is met:
-                continue
-            window.idle += steps
-            patience = self._patience.get((kind, bucket), 1)
-            if window.idle >= patience * FORGOTTEN:
-                self._patience[kind, bucket] = min(PATIENT, 2 * patience)
-                del self._kinds[kind][bucket]
+            if window is not None and kind is not met and window.pass_over(steps):
                 self._found.clear()
-
-
-class _Window(Lately):
-    """Attributes: idle: steps of other kinds since the last of this one."""
-
-    idle = 0
 
 
 def _least(kind: Kind) -> int:

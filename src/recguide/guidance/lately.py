@@ -9,6 +9,10 @@ WINDOW = 16
 """Of what is measured that is remembered."""
 EVERY = 4
 """Between two looks at them."""
+FORGOTTEN = 250
+"""Measurements of others alone after which nothing is known of it, so that it is tried again; each time that
+it was forgotten it takes twice as many, up to PATIENT times as many."""
+PATIENT = 16
 
 
 class Lately:
@@ -24,21 +28,38 @@ class Lately:
         self.value = 0.0
         self._seen: deque[float] = deque(maxlen=WINDOW)
         self._least, self._added = least, 0
+        self._others, self._patience = 0, 1
 
     @property
     def is_known(self) -> bool:
         return self._added >= self._least
 
+    @property
+    def was_forgotten(self) -> bool:
+        """Whether it ever was."""
+        return self._patience > 1
+
     def add(self, measured: float, stride: float) -> bool:
         """Whether another value is said from now on: it has moved by more than a stride."""
         self._seen.append(measured)
         self._added += 1
+        self._others = 0
         if self._added < self._least or (self._added > self._least and self._added % EVERY):
             return False
         found = _middle(self._seen)
         if self._added > self._least and abs(found - self.value) <= stride:
             return False
         self.value = found
+        return True
+
+    def pass_over(self, others: int) -> bool:
+        """So many others were measured. Whether it is forgotten from now on."""
+        self._others += others
+        if not self._added or self._others < self._patience * FORGOTTEN:
+            return False
+        self._patience = min(PATIENT, 2 * self._patience)
+        self.value, self._added = 0.0, 0
+        self._seen.clear()
         return True
 
 

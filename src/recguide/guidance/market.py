@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import log2
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from recguide.guidance.arrays import Floats, Ints
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.clock import Clock
-from recguide.guidance.courses import Course, Courses, bucket_of
+from recguide.guidance.courses import Course, Courses
 from recguide.guidance.host import HostClock, Kind
 from recguide.guidance.hull import Hulls
 from recguide.guidance.menu import Menus
@@ -25,7 +26,7 @@ from recguide.guidance.options import ROOM, Options
 from recguide.guidance.outlook import Choice
 from recguide.guidance.quote import FEW, Quote
 from recguide.guidance.sweep import Base, Cut, Swept, best_of_few
-from recguide.guidance.view import View, total
+from recguide.guidance.view import Branches, Plan, View, total
 
 LASTING = 0.9
 """How far a request's stretch, easy or hard, outlasts the round that is planned: 1 for ever, 0 not at all.
@@ -33,6 +34,10 @@ In simulation 0.75 to 1 are alike, but 0.75 makes 1 % less for 14B at 32 request
 at 4; 0 makes 1 to 6 % less."""
 LEVEL = 4
 """Requests up to which courses are compared by what is said of the moment; of more, by so many of theirs."""
+_PER_OCTAVE = 4
+"""Numbers of requests that are told apart there, between one and twice as many."""
+FULL = 1e6
+"""Query tokens that keep any device's arithmetic busy."""
 NEVER, TINY = 2.0, 1e-12
 """A probability of reuse that no branch has, and one that is not told apart from 0."""
 
@@ -69,6 +74,11 @@ class Market:
     def weight(self, prefix: Floats) -> Floats:
         """What a query token over a prefix costs, relative to one without."""
         return 1 + self.ratio * prefix
+
+    def plan(self, block: Ints, verified: Ints, branches: Branches | None = None) -> Plan:
+        """Of a step that goes by it."""
+        opens = Branches.none() if branches is None else branches
+        return Plan(block, verified, opens, self.price, self.rate, self.course, self.even)
 
     # --- of all cells ---------------------------------------------------------------------------------------
 
@@ -176,12 +186,16 @@ class MarketMaker:
         self._beliefs, self._clock = beliefs, clock
         self._host = HostClock() if host is None else host
         self._courses = Courses() if courses is None else courses
-        full = clock.slope_ms(1e6)
-        # Where arithmetic is full, a query token costs μ_N + μ_X·prefix.
-        self._ratio = clock.pair_ms / full if full > 0 else 0.0
         self._merged: dict[Choice, Merged] = {}
-        self._said: dict[tuple[int, Course, int], tuple[float, int, tuple[float, int]]] = {}
-        """Of each course what was said of it lately, how often anything was, and by what times."""
+        self._said: dict[tuple[int, Course, int], tuple[float, int, tuple[float, float, int]]] = {}
+        """Of each course, for about as many requests, what was said of it lately, times plain steps; how
+        often anything was, and by what times."""
+
+    @property
+    def _ratio(self) -> float:
+        """Where arithmetic is full, a query token costs μ_N + μ_X·prefix."""
+        full = self._clock.slope_ms(FULL)
+        return self._clock.pair_ms / full if full > 0 else 0.0
 
     @property
     def menus(self) -> Menus:
@@ -203,16 +217,15 @@ class MarketMaker:
             offers.append(_Offer(_course(fewer), fewer, self._best(view, cell, fewer, bare_ms), bare_ms))
             if host.runs_ahead:
                 offers += self._even(view, cell, bare_ms)
-        makes = [self._makes(requests, offer) for offer in offers]
+        plain, plain_share = self._plain_rate(view), self._courses.share(requests, Course.PLAIN)
+        makes = [self._makes(view, offer, plain) for offer in offers]
         made = max(makes)
         best = offers[makes.index(made)]
         share = self._courses.share(requests, best.course, best.block)
-        plain_share = self._courses.share(requests, Course.PLAIN)
         # Else the cut makes no less: first slots alone are one of those that it was chosen among.
-        if best.block or best.waits > host.ms(requests, Kind.PLAIN) or share < max(1.0, plain_share):
-            plain = self._plain_rate(view)
-            if plain_share * plain >= made:
-                return self._plain(view, plain)
+        may_lose = best.block or best.waits > host.ms(requests, Kind.PLAIN) or share < max(1.0, plain_share)
+        if may_lose and plain_share >= made:
+            return self._plain(view, plain)
         clock, cut, menus, rate = self._clock, best.cut, best.menus, best.rate
         price = _price(cut, rate * clock.slope_ms(cut.tokens))
         floor = min(price, rate * clock.slope_ms(float(view.tokens + len(view)))) / 2
@@ -220,18 +233,22 @@ class MarketMaker:
         market = Market(price, rate, floor, self._ratio, menus, options, token, best.course, best.block)
         return market.ready(many=len(view) > FEW)
 
-    def _makes(self, requests: int, offer: _Offer) -> float:
-        """Tokens per millisecond: what was said of them lately, by what steps of that course made of it.
+    def _makes(self, view: View, offer: _Offer, plain: float) -> float:
+        """Times what plain steps make by the moment's word: what was said of it lately, by what steps of that
+        course made of such a word.
 
         Of many requests what is said changes from step to step by chance alone, and whoever follows that goes
-        where luck was. What was said by other times is forgotten.
+        where luck was. What was said by other times is forgotten, and beside a prefill it is another one.
         """
-        key, by = (bucket_of(requests), offer.course, offer.block), (offer.waits, self._clock.moved)
-        said, times, before = self._said.get(key, (0.0, 0, by))
-        times = times + 1 if before == by else 1
-        said += (offer.rate - said) * max(min(1.0, LEVEL / requests), 1 / times)
-        self._said[key] = said, times, by
-        return self._courses.share(requests, offer.course, offer.block) * said
+        requests, found = len(view), offer.rate / plain
+        if not view.tokens:
+            key = round(_PER_OCTAVE * log2(requests)), offer.course, offer.block
+            by = offer.waits, self._host.ms(requests, Kind.PLAIN), self._clock.moved
+            said, times, before = self._said.get(key, (0.0, 0, by))
+            times = times + 1 if before == by else 1
+            found = said + (found - said) * max(min(1.0, LEVEL / requests), 1 / times)
+            self._said[key] = found, times, by
+        return self._courses.share(requests, offer.course, offer.block) * found
 
     def _even(self, view: View, cell: Ints, waits: float) -> list[_Offer]:
         """Each block for all. Then N is no mean over steps: half of the requests draft, the others verify. So

@@ -17,6 +17,7 @@ from recguide.guidance.courses import Course, Courses, Stretches
 from recguide.guidance.few import solve_ahead_few, solve_few
 from recguide.guidance.foresight import solve_ahead, solve_evenly, solve_in_a_hurry
 from recguide.guidance.host import HostClock, Kind, kind_of
+from recguide.guidance.lately import WINDOW
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.markets import Markets
 from recguide.guidance.probes import Probes
@@ -24,7 +25,7 @@ from recguide.guidance.quote import FEW
 from recguide.guidance.standing import Standing
 from recguide.guidance.step import solve
 from recguide.guidance.value import ValueTable
-from recguide.guidance.view import Branches, Outcome, Plan, View, stays_plain, total
+from recguide.guidance.view import Outcome, Plan, View, stays_plain, total
 
 SLOW = 2.0
 """Times what a step should take that it counts for at most."""
@@ -65,6 +66,8 @@ class Price:
         """That were timed of it."""
         self._open = 0
         """Requests of a step that was timed, whose tokens are told next; of some that ended they are not."""
+        self._missed = 0
+        """Steps in a row that could have been planned ahead and were not: it is not to be reckoned with."""
         self._observed = 0
         """Steps whose outcome was told."""
         self._stretches = Stretches(COLD)
@@ -74,7 +77,7 @@ class Price:
         return "price"
 
     def decide(self, view: View) -> Plan:
-        self._host.may_run_ahead(view.runs_ahead)
+        self._host.may_run_ahead(view.runs_ahead and self._missed < WINDOW)
         cell = self._beliefs.cell(view)
         return self._with_probes(view, self._solved(view, cell, self._markets.now(view, cell)))
 
@@ -82,7 +85,7 @@ class Price:
         """Branches beside a draft's verification need its margins. Nothing else is worth waiting for: in
         simulation what verifications said last, and which slots of a draft are worth verifying, bring less
         than the host's time costs."""
-        self._host.may_run_ahead(True)
+        self._host.may_run_ahead(self._missed < WINDOW)
         cell = self._beliefs.cell(view)
         market = self._markets.prepare(view, cell)
         drafted = view.drafted
@@ -151,6 +154,10 @@ class Price:
             self._timing = plan, kind_of(view, plan), self._clock.terms_of(view, pairs)
             self._run.clear()
             self._steps = 0
+        if view.blind:
+            self._missed = 0
+        elif _SAYS[plan.course] is Kind.AHEAD:
+            self._missed += 1
         _, kind, terms = self._timing
         self._run.append(ms)
         self._steps += 1
@@ -206,4 +213,4 @@ def _fits(view: View, plan: Plan) -> bool:
 
 def _plain(view: View, market: Market) -> Plan:
     nothing, ones = np.zeros(len(view), np.int64), np.ones(len(view), np.int64)
-    return Plan(nothing, ones, Branches.none(), market.price, market.rate, market.course)
+    return market.plan(nothing, ones)

@@ -120,6 +120,7 @@ class _Run:
         self._foresee(view, plan, all_run=len(run) == len(seats))
         self._waited[seats] += 1
         self._waited[seats[run]] = 0
+        is_whole = len(run) == len(seats) and tokens == view.tokens + plan.all_tokens
         seats, view, seen, plan = seats[run], view.only(run), seen.only(run), plan.only(run)
         prefix, pairs = view.prefix.sum(), (plan.query_tokens * view.prefix).sum()
         ms = float(self._clock.ms(np.array(tokens), float(prefix), float(pairs)))
@@ -130,7 +131,7 @@ class _Run:
         outcome = self._round(seats, view, plan, counting)
         if counting:
             self._count(plan, tokens)
-        if not newcomers_ms:  # else it is not the policy's
+        if is_whole and not newcomers_ms:  # else it is not the policy's
             self._policy.timed(seen, plan, ms, waited)
         self._policy.observe(view, plan, outcome)
         self._end(seats)

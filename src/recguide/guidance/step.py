@@ -189,7 +189,7 @@ def _laid_out(
     if len(on):
         ones = np.ones(len(on), np.int64)
         fits = _merged(fits, Branches(begin.rows[on], ones, Head.CONTINUATION * ones, going[on]))
-    return Plan(block, verified, fits, market.price, market.rate, market.course)
+    return market.plan(block, verified, fits)
 
 
 def _merged(one: Branches, other: Branches) -> Branches:

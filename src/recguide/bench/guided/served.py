@@ -16,7 +16,7 @@ import numpy as np
 
 from recguide.core import RoundStats, SamplingParams
 from recguide.engine.engine import Engine
-from recguide.engine.reports import StepReport
+from recguide.engine.reports import DRAFT, StepReport
 from recguide.engine.request import Request
 from recguide.guidance.cost import CostTable
 from recguide.guidance.host import Host, Kind, kind_of
@@ -47,7 +47,7 @@ class Served:
         begun: texts that began meanwhile.
         step_ms: of each; `outliers` were left out as SLOW.
         skipped: steps of the warm-up; `warm_up` its tokens and milliseconds.
-        planned: drafts begun, by block; `branches` those opened, by kind of head.
+        drafts: those verified that no branch made, by block; `branches` those that ran, by kind.
         stats: of all requests that ended.
         prices: μ of each step; `sizes` and `prefixes` its N and M.
         policy_ms: a step's decision and what it learned, mean.
@@ -62,8 +62,8 @@ class Served:
     outliers: int = 0
     skipped: int = 0
     warm_up: tuple[int, float] = (0, 0.0)
-    planned: Counter[int] = field(default_factory=Counter[int])
-    branches: Counter[int] = field(default_factory=Counter[int])
+    drafts: Counter[int] = field(default_factory=Counter[int])
+    branches: Counter[str] = field(default_factory=Counter[str])
     stats: RoundStats = field(default_factory=RoundStats)
     prices: list[float] = field(default_factory=list[float])
     sizes: list[int] = field(default_factory=list[int])
@@ -194,9 +194,6 @@ class Noted:
         kind = Kind.DRAFTS if self._plain and not plain and not view.blind else kind
         timed = self.before if self.served is None else self.served.timed
         timed.append(Timed(kind, view, plan, ms))
-        if self.served is not None:
-            self.served.planned.update(plan.block[plan.block > 0].tolist())
-            self.served.branches.update(plan.branches.head.tolist())
         self._policy.timed(view, plan, ms, waited_ms, late=late)
 
 
@@ -315,6 +312,10 @@ class _Watch:
             served.prices.append(report.price)
             served.sizes.append(report.query_tokens)
             served.prefixes.append(report.prefix_tokens)
+            for verified in report.rounds:
+                served.branches.update(verified.branches)
+                if verified.drafted_by == DRAFT:
+                    served.drafts[verified.drafted] += 1
 
 
 def whole_pages(tokens: int, page_size: int) -> int:
