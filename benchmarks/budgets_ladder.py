@@ -48,6 +48,9 @@ from recguide.models.loading import Model, load
 RESULTS = Path(__file__).parent / "results"
 LOADS = (2, 4, 8, 16, 32, 64, 128)
 PROMPT = 744
+SHORT, LEAST_TOKENS = 8, 256
+"""Query tokens of a request in a step, and those of a step at least, by whose time that of a load is meted
+out."""
 MODEL_LEN = 8192
 """Enough for the longest prefix that forwards are timed with."""
 TABLE_6 = {
@@ -113,11 +116,11 @@ def engine_rows(
 ) -> list[dict[str, Any]]:
     """Every way at every load, kept after each load.
 
-    Plain decoding, and the first way that drafts, have equal slices of the time that there is; the others
-    decode the texts that this one has begun, however long they take.
+    Plain decoding, and the first way that drafts, have equal slices of the time that there is for a load; the
+    others decode the texts that this one has begun, or as many as they can in twice the time.
     """
     ways = [way for way in study.ladder() if not options.ways or way.name in options.ways]
-    each = options.budget / (len(ways) * len(options.loads))
+    each = slices_of(study.clock, options.loads, options.budget / len(ways))
     rows: list[dict[str, Any]] = []
     know(engine, texts)
     for seats in options.loads:
@@ -125,7 +128,7 @@ def engine_rows(
         for way in ways:
             mine, policy = cycle([way.of(text) for text in texts]), way.policy(seats)
             served = serve(
-                engine, policy, way.batching, mine, seats, seconds=each, skip=way.learns, begun=begun
+                engine, policy, way.batching, mine, seats, seconds=each[seats], skip=way.learns, begun=begun
             )
             if begun is None and way.method != "ar":
                 begun = max(1, served.begun)
@@ -133,6 +136,12 @@ def engine_rows(
             print(f"C = {seats}, {way.name}: {served.tokens_per_s:,.0f} tok/s", flush=True)
         keep(rows)
     return rows
+
+
+def slices_of(clock: Clock, loads: Sequence[int], seconds: float) -> dict[int, float]:
+    """A way's time by load. Where steps take longer, so do texts and whatever levels luck out."""
+    weights = {seats: clock.at(max(LEAST_TOKENS, SHORT * seats)) for seats in loads}
+    return {seats: seconds * weight / sum(weights.values()) for seats, weight in weights.items()}
 
 
 def served_row(way: str, served: Served) -> dict[str, Any]:

@@ -6,11 +6,14 @@ import json
 
 import pytest
 import torch
+from tests.guidance.worlds import cost
 from tests.tiny import tiny_model
 from tests.toy import toy_model
 
 from benchmarks import budgets_ladder, budgets_single, simulator_against_engine, worthless_drafts
+from recguide.bench.guided import served
 from recguide.bench.targets import read_result
+from recguide.guidance.clock import Clock
 from recguide.llm import LLM
 from recguide.models.folding import fold
 
@@ -58,7 +61,8 @@ def prompts(tmp_path):
 WAYS = ("ar", "recipe", "fixed 32", "paper, bucketed", "price")
 
 
-def test_the_ladder(run):
+def test_the_ladder(run, monkeypatch):
+    monkeypatch.setattr(served, "LONGEST", 100.0)
     result = run(budgets_ladder, "--loads", "1", "3", "--budget", "3", "--length", "40", "--ways", *WAYS)
     assert {(row["load"], row["way"]) for row in result.rows} == {(n, way) for n in (1, 3) for way in WAYS}
     assert all(row["steps"] > 0 for row in result.rows)
@@ -72,10 +76,17 @@ def test_the_ladder(run):
     for load in (1, 3):
         begun = [row["texts"] for row in engine if row["load"] == load and row["way"] != "ar"]
         assert max(begun) - min(begun) < load
-    # Whoever drafts verifies next.
-    drafts = [row["drafts_per_step"] / row["load"] for row in engine if row["way"] == "fixed 32"]
-    assert drafts
-    assert all(0.2 < share < 0.6 for share in drafts)
+    # Whoever drafts verifies next; of batches by block some wait.
+    for way, least in (("fixed 32", 0.2), ("paper, bucketed", 0.05)):
+        drafting = [row for row in engine if row["way"] == way]
+        assert all(least < row["drafts_per_step"] / row["load"] < 0.6 for row in drafting)
+        assert all(sum(row["shares"].values()) == pytest.approx(100, abs=0.1) for row in drafting)
+
+
+def test_loads_whose_steps_take_longer_have_more_time():
+    slices = budgets_ladder.slices_of(Clock(cost(5.0, 0.02, free=128)), (2, 32, 128), 11.0)
+    assert sum(slices.values()) == pytest.approx(11.0)
+    assert slices[2] == pytest.approx(slices[32]) == pytest.approx(slices[128] * 7.56 / 22.92)
 
 
 def test_the_ladder_in_parts(run, tmp_path):

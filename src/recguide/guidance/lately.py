@@ -13,6 +13,8 @@ FORGOTTEN = 250
 """Measurements of others alone after which nothing is known of it, so that it is tried again; each time that
 it was forgotten it takes twice as many, up to PATIENT times as many."""
 PATIENT = 16
+AGAIN = 4
+"""Measurements that are enough for something to be said again of what was forgotten."""
 
 
 class Lately:
@@ -58,7 +60,7 @@ class Lately:
         if not self._added or self._others < self._patience * FORGOTTEN:
             return False
         self._patience = min(PATIENT, 2 * self._patience)
-        self.value, self._added = 0.0, 0
+        self.value, self._added, self._least = 0.0, 0, min(self._least, AGAIN)
         self._seen.clear()
         return True
 

@@ -29,9 +29,9 @@ from recguide.guidance.view import Outcome, Plan, View, stays_plain, total
 
 SLOW = 2.0
 """Times what a step should take that it counts for at most."""
-COLD = 16
-"""Steps with drafts of a course whose time says little, of several requests: the host has not done the like
-for as many steps."""
+COLD = 2
+"""Steps of a course whose time says little, of several requests, where the host has not done the like for as
+many steps. On an H200 the second one waits as long as all that follow, or half a millisecond longer."""
 LEARNS = 5
 """Of so many steps one is learned from where the host is hurried and little is new. Drafts and verifications
 alternate, so the number is odd."""

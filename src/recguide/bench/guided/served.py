@@ -25,6 +25,8 @@ from recguide.guidance.view import Outcome, Plan, View
 
 WARM_UP = 0.25
 """Share of the time in which nothing is counted: graphs are captured, the first texts get apart."""
+LONGEST = 2.0
+"""Times what is meant that it goes on for at most, where it is to serve as many texts as another way."""
 SLOW = 20.0
 """A step that took so many medians captured a graph, or the machine was away; it is left out, and counted."""
 
@@ -216,8 +218,9 @@ def serve(
     Args:
         seconds: WARM_UP of them pass before anything is counted.
         skip: steps that pass before it at least.
-        begun: counting goes on until so many texts have begun, beginning with number 0, instead: whoever is
-            compared decodes the same ones, as in seconds some have better luck than others.
+        begun: counting goes on until so many texts have begun, beginning with number 0, instead, or for
+            LONGEST times as long: whoever is compared decodes the same ones, as in seconds some have better
+            luck than others.
     """
     engine.runner.prepare(engine.runner.most_in_graph)
     noted = Noted(policy)
@@ -225,9 +228,11 @@ def serve(
     served = Served(load)
     watch = _Watch()
     engine.observer = watch
+    most = (1 - WARM_UP) * seconds * (1.0 if begun is None else LONGEST)
 
-    def all_begun() -> bool:
-        return begun is None or served.begun >= begun
+    def is_over(elapsed: float) -> bool:
+        all_begun = begun is not None and served.begun >= begun
+        return bool(watch.kept) and (all_begun or elapsed >= most)
 
     try:
         running = [_add(engine, _shortened(texts(n), (n + 1) / load)) for n in range(load)]
@@ -235,13 +240,11 @@ def serve(
         while not all(request.emitted for request in running):
             engine.step()
         began = time.perf_counter()
-        lasts = WARM_UP * seconds
-        while (elapsed := time.perf_counter() - began) < lasts or not watch.kept or not all_begun():
-            if not watch.counting and elapsed >= lasts and watch.steps >= skip:
+        while not is_over(elapsed := time.perf_counter() - began):
+            if not watch.counting and elapsed >= WARM_UP * seconds and watch.steps >= skip:
                 noted.served = served
                 watch.counting, served.skipped = True, watch.steps
-                began, lasts = time.perf_counter(), (1 - WARM_UP) * seconds if begun is None else 0.0
-                following = 0
+                began, following = time.perf_counter(), 0
             engine.step()
             for seat, request in enumerate(running):
                 if request.finish_reason is not None:
