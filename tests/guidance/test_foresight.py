@@ -356,3 +356,18 @@ def test_a_draft_behind_branches_is_planned_ahead_and_a_verification_that_may_ha
     assert len(policy.decide(view(1, draft=8, margin=np.full((1, 8), 0.3))).branches.request)
     assert policy.ahead(blind(view(1, previous=8))) is not None
     assert policy.ahead(blind(view(1, draft=8))) is None
+
+
+@pytest.mark.parametrize("stay", [1, 50])
+def test_who_seldom_waits_for_long_is_told_what_the_way_back_costs(stay):
+    policy = Price(table(0.05), clock(each=0.005))
+    maker, host, seen = policy._markets._maker, policy._host, view(2, runs_ahead=True)
+    host.may_run_ahead(True)
+    for _ in range(WINDOW):
+        for kind, waits in ((Kind.DRAFTS, 0.8), (Kind.BRANCHES, 0.8), (Kind.AHEAD, 0.0), (Kind.PLAIN, 0.0)):
+            host.add(2, 5.0, 5.0 + waits, waits, kind)
+    policy._courses.share = lambda _, course, *__: float(course in (Course.AHEAD, Course.FREE))
+    for n in range(500):
+        host.stayed(2, returns=n % (stay + 1) == stay)
+    course = maker.made(seen, policy._beliefs.cell(seen)).course
+    assert course is (Course.AHEAD if stay == 1 else Course.FREE)

@@ -15,7 +15,7 @@ from tests.guidance.worlds import clock, table, view
 from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.courses import Course
 from recguide.guidance.few import solve_few
-from recguide.guidance.host import Host, HostClock, Kind
+from recguide.guidance.host import STAYS, Host, HostClock, Kind
 from recguide.guidance.lately import FORGOTTEN, PATIENT, WINDOW
 from recguide.guidance.market import MarketMaker
 from recguide.guidance.price import Price
@@ -120,6 +120,32 @@ def test_what_was_forgotten_is_not_taken_from_other_numbers_of_requests():
     host.add(16, 1.0, 1.1, 0.1, Kind.PLAIN, steps=FORGOTTEN)
     assert host.ms(16, Kind.AHEAD) == 0.0
     assert host.ms(4, Kind.AHEAD) == pytest.approx(30.0)
+
+
+def waiting(requests=4, waits=2.0):
+    """A host that many steps wait for, and none that is planned ahead."""
+    host = HostClock()
+    host.may_run_ahead(True)
+    for _ in range(WINDOW):
+        host.add(requests, 4.0, 4.0 + waits, waits, Kind.DRAFTS)
+        host.add(requests, 4.0, 4.1, 0.1, Kind.AHEAD)
+    return host
+
+
+@pytest.mark.parametrize("stay", [1, 2, 5, 20])
+def test_steps_that_wait_cost_their_share_of_the_way_back(stay):
+    host = waiting()
+    for _ in range(400):
+        for _ in range(stay):
+            host.stayed(4, returns=False)
+        host.stayed(4, returns=True)
+    assert host.return_ms(4) == pytest.approx(1.9 / stay, rel=0.25)
+    assert host.return_ms(64) == pytest.approx(1.9 / STAYS)  # nothing was seen there
+    for _ in range(1000):
+        host.stayed(4, returns=False)
+    assert host.return_ms(4) < 0.05
+    host.may_run_ahead(False)
+    assert host.return_ms(64) == 0.0
 
 
 def test_branches_take_no_longer_than_drafts_that_nobody_met():

@@ -25,6 +25,12 @@ MOVED = 0.05
 """Share of a step by which what was learned must have moved before another number is said."""
 
 
+REMEMBERED = 64.0
+"""Steps of which it is remembered how many there were for each way back."""
+STAYS = 4.0
+"""Steps that are taken for one way back at first, as if so many had been seen of it."""
+
+
 class Kind(IntEnum):
     """Of a step, as the host sees it."""
 
@@ -37,6 +43,8 @@ class Kind(IntEnum):
     """Drafts that some try among plain steps, and their verification: the host has not done so for long."""
 
 
+_PLANNED = Kind.PLAIN, Kind.DRAFTS, Kind.BRANCHES, Kind.AHEAD
+"""Looked up once: enumerations answer slowly."""
 _TRIED = Kind.DRAFTS, Kind.BRANCHES, Kind.AHEAD
 """Kinds that a policy may be deterred from; plain steps and probes come again in any case."""
 
@@ -94,6 +102,7 @@ class HostClock:
         self._unit = 1.0 if in_ms else None
         self._ratios: deque[float] | None = None if in_ms else deque(maxlen=WINDOW)
         self._kinds: tuple[dict[int, Lately], ...] = tuple([{} for _ in Kind])
+        self._stays: dict[int, _Stays] = {}
         self._found: dict[tuple[int, Kind], Lately | None] = {}
         """Where it was looked since windows said something else."""
 
@@ -131,6 +140,10 @@ class HostClock:
         with are as quick as each other until both were tried, and probes as others like them."""
         window = self._window(requests, kind)
         return 0.0 if window is None else window.value
+
+    def of_kinds(self, requests: int) -> tuple[float, ...]:
+        """The same of every kind that is planned by."""
+        return tuple([self.ms(requests, kind) for kind in _PLANNED])
 
     def knows(self, requests: int, kind: Kind) -> bool:
         """Whether steps of that kind, or of one that stands for it, have said enough."""
@@ -170,6 +183,20 @@ class HostClock:
         """Milliseconds as the table counts; None if it is not known yet how that does."""
         return None if self._unit is None else ms / self._unit
 
+    def stayed(self, requests: int, *, returns: bool) -> None:
+        """A step waited to know more; or it was planned to run ahead again, and waited because the one before
+        it did: it `returns`."""
+        self._stays.setdefault(bucket_of(requests), _Stays()).add(returns=returns)
+
+    def return_ms(self, requests: int) -> float:
+        """What each step that waits to know more costs later: where others run ahead, the first one of them
+        behind such steps waits as well."""
+        if not self.runs_ahead:
+            return 0.0
+        stays = self._stays.get(bucket_of(requests))
+        waits = max(0.0, self.ms(requests, Kind.DRAFTS) - self.ms(requests, Kind.AHEAD))
+        return waits * (1 / STAYS if stays is None else stays.returning)
+
     def bare_ms(self, requests: int) -> float:
         """Of a step with drafts for which no branch is ever opened."""
         return self.ms(requests, self._bare)
@@ -196,6 +223,27 @@ class HostClock:
             window = self._kinds[kind].get(bucket)
             if window is not None and kind is not met and window.pass_over(steps):
                 self._found.clear()
+
+
+class _Stays:
+    """How many steps wait to know more for each way back to such as do not.
+
+    Attributes: returning: the ways back of such a step.
+    """
+
+    def __init__(self) -> None:
+        self._steps, self._returns = STAYS, 1.0
+
+    def add(self, *, returns: bool) -> None:
+        if returns:
+            self._returns += 1
+        else:
+            kept = 1 - 1 / REMEMBERED
+            self._steps, self._returns = kept * self._steps + 1, kept * self._returns
+
+    @property
+    def returning(self) -> float:
+        return min(1.0, self._returns / self._steps)
 
 
 def _least(kind: Kind) -> int:

@@ -187,7 +187,7 @@ class MarketMaker:
         self._host = HostClock() if host is None else host
         self._courses = Courses() if courses is None else courses
         self._merged: dict[Choice, Merged] = {}
-        self._said: dict[tuple[int, Course, int], tuple[float, int, tuple[float, float, int]]] = {}
+        self._said: dict[tuple[int, Course, int], tuple[float, int, tuple[float, ...]]] = {}
         """Of each course, for about as many requests, what was said of it lately, times plain steps; how
         often anything was, and by what times."""
 
@@ -243,7 +243,7 @@ class MarketMaker:
         requests, found = len(view), offer.rate / plain
         if not view.tokens:
             key = round(_PER_OCTAVE * log2(requests)), offer.course, offer.block
-            by = offer.waits, self._host.ms(requests, Kind.PLAIN), self._clock.moved
+            by = self._clock.moved, *self._host.of_kinds(requests)
             said, times, before = self._said.get(key, (0.0, 0, by))
             times = times + 1 if before == by else 1
             found = said + (found - said) * max(min(1.0, LEVEL / requests), 1 / times)
@@ -273,7 +273,7 @@ class MarketMaker:
         # Behind verifications alone, none of whose branches is reused, drafts are planned ahead all the same.
         begins = host.bare_ms(requests) if requests == 1 else host.ms(requests, Kind.DRAFTS)
         forks = host.ms(requests, Kind.DRAFTS) + host.fork_ms(requests)
-        return (1 - branching) * begins + branching * forks
+        return (1 - branching) * begins + branching * forks + host.return_ms(requests)
 
     def _best(self, view: View, cell: Ints, menus: Menus, waits: float) -> Cut:
         clock, read = self._clock, float(view.prefix_tokens + total(view.prefix))

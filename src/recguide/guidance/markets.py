@@ -10,7 +10,7 @@ from typing import NamedTuple
 from recguide.guidance.arrays import Ints
 from recguide.guidance.clock import Clock
 from recguide.guidance.courses import Courses
-from recguide.guidance.host import HostClock, Kind
+from recguide.guidance.host import HostClock
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.menu import Menus
 from recguide.guidance.view import View
@@ -26,9 +26,6 @@ SERVES, SERVES_HURRIED = 4, 16
 """Steps of more requests that one market serves for, and where a device waits for the host: these change
 little together. In simulation 1 to 16 are alike at 8 to 128 requests, and at 16 making one takes the host a
 fifth of a step. At 2 to 4, 4 makes half a percent less than 1: that is for hosts in a hurry."""
-
-_KINDS = Kind.PLAIN, Kind.DRAFTS, Kind.BRANCHES, Kind.AHEAD
-"""What markets go by, looked up once: enumerations answer slowly."""
 
 _Times = tuple[float, ...]
 _Few = tuple[tuple[int, ...], int, int, _Times]
@@ -127,13 +124,8 @@ class Markets:
 
     def _times(self, requests: int) -> _Times:
         """What is known of forwards' and the host's time, and of what was made of markets' words."""
-        host_ms = self._host.ms
-        return (
-            self._clock.moved,
-            self._courses.moved,
-            self._host.runs_ahead,
-            *[host_ms(requests, kind) for kind in _KINDS],
-        )
+        host = self._host
+        return self._clock.moved, self._courses.moved, host.runs_ahead, *host.of_kinds(requests)
 
 
 def _are_others(view: View, tokens: int) -> bool:

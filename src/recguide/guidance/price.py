@@ -154,10 +154,13 @@ class Price:
             self._timing = plan, kind_of(view, plan), self._clock.terms_of(view, pairs)
             self._run.clear()
             self._steps = 0
+        runs_ahead = _SAYS[plan.course] is Kind.AHEAD
         if view.blind:
             self._missed = 0
-        elif _SAYS[plan.course] is Kind.AHEAD:
+        elif runs_ahead:
             self._missed += 1
+        if plan.course is Course.FREE or (runs_ahead and not view.blind):
+            self._host.stayed(len(view), returns=runs_ahead)
         _, kind, terms = self._timing
         self._run.append(ms)
         self._steps += 1
