@@ -1,8 +1,8 @@
 """Budgets by load on a real engine: the paper's Table 6, every fixed block, plain decoding and `price`.
 
 Published shapes with random weights and a replayed acceptance: all computation is real, only what the picks
-say is scripted (see `recguide.bench.acceptance`). A closed loop of C requests, 512 tokens each, prompts known
-to the cache; every way serves the same texts for the same time. Costs of forwards are measured first; value
+say is scripted (see `recguide.bench.acceptance`). A closed loop of C requests, prompts known to the cache; all
+that draft decode the same texts. Costs of forwards are measured first; value
 tables are calibrated on other texts of the process. The oracle, and other strengths of the entropy link, are
 simulated with the measured costs.
 
@@ -46,11 +46,10 @@ from recguide.models.devices import device_name
 from recguide.models.loading import Model, load
 
 RESULTS = Path(__file__).parent / "results"
+SECONDS, SKIPPED = 2.0, 48
+"""Of plain decoding at a load; steps of others before anything counts, in which the first texts get apart."""
 LOADS = (2, 4, 8, 16, 32, 64, 128)
 PROMPT = 744
-SHORT, LEAST_TOKENS = 8, 256
-"""Query tokens of a request in a step, and those of a step at least, by whose time that of a load is meted
-out."""
 MODEL_LEN = 8192
 """Enough for the longest prefix that forwards are timed with."""
 TABLE_6 = {
@@ -116,32 +115,22 @@ def engine_rows(
 ) -> list[dict[str, Any]]:
     """Every way at every load, kept after each load.
 
-    Plain decoding, and the first way that drafts, have equal slices of the time that there is for a load; the
-    others decode the texts that this one has begun, or as many as they can in twice the time.
+    All that draft decode the same texts, each of them from its first token to its last. Plain decoding has no
+    luck, and has some seconds.
     """
     ways = [way for way in study.ladder() if not options.ways or way.name in options.ways]
-    each = slices_of(study.clock, options.loads, options.budget / len(ways))
     rows: list[dict[str, Any]] = []
     know(engine, texts)
     for seats in options.loads:
-        begun: int | None = None
+        whole = max(seats, options.texts)
         for way in ways:
             mine, policy = cycle([way.of(text) for text in texts]), way.policy(seats)
-            served = serve(
-                engine, policy, way.batching, mine, seats, seconds=each[seats], skip=way.learns, begun=begun
-            )
-            if begun is None and way.method != "ar":
-                begun = max(1, served.begun)
+            much = {"seconds": SECONDS} if way.method == "ar" else {"whole": whole}
+            served = serve(engine, policy, way.batching, mine, seats, skip=max(SKIPPED, way.learns), **much)
             rows.append(served_row(way.name, served))
             print(f"C = {seats}, {way.name}: {served.tokens_per_s:,.0f} tok/s", flush=True)
         keep(rows)
     return rows
-
-
-def slices_of(clock: Clock, loads: Sequence[int], seconds: float) -> dict[int, float]:
-    """A way's time by load. Where steps take longer, so do texts and whatever levels luck out."""
-    weights = {seats: clock.at(max(LEAST_TOKENS, SHORT * seats)) for seats in loads}
-    return {seats: seconds * weight / sum(weights.values()) for seats, weight in weights.items()}
 
 
 def served_row(way: str, served: Served) -> dict[str, Any]:
@@ -151,12 +140,13 @@ def served_row(way: str, served: Served) -> dict[str, Any]:
         "load": served.load,
         "way": way,
         "tokens_per_s": served.tokens_per_s,
+        "window_tokens_per_s": served.window_tokens_per_s,
         "warm_up_tokens_per_s": served.warm_up_tokens_per_s,
         "request_tokens_per_s": served.request_rate,
         "query_tokens": served.mean_query_tokens,
         "ms_per_step": served.wall_ms / steps,
         "steps": steps,
-        "texts": served.begun,
+        "texts": len(served.decoded),
         "outliers": served.outliers,
         "price": fmean(served.prices) if served.prices else 0.0,
         "shares": shares(served.drafts) if served.drafts else {},
@@ -262,19 +252,19 @@ def beside_the_paper(model: str, rows: Sequence[Mapping[str, Any]]) -> list[dict
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="nld-8b", help="published shape: nld-8b, nld-14b")
-    parser.add_argument("--budget", type=float, help="seconds of decoding, no start-up (300; quick: 150)")
+    parser.add_argument("--texts", type=int, help="of each way at a load, at least C (48; quick: 24)")
     parser.add_argument("--loads", type=int, nargs="+", help="all of the paper's")
     parser.add_argument("--simulated", type=int, nargs="*", default=(), help="loads to simulate, too")
     parser.add_argument("--resume", type=Path, help="a result; what it has of other loads is kept")
     parser.add_argument("--ways", nargs="*", default=(), help="policies by their names; all if left out")
-    parser.add_argument("--length", type=int, help="new tokens of a text (512; quick: 128)")
+    parser.add_argument("--length", type=int, help="new tokens of a text (512; quick: 256)")
     parser.add_argument("--cost", type=Path, help="cost table; measured if left out")
     parser.add_argument("--quick", action="store_true", help="short texts, coarse tables, on any device")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--figures", type=Path, help="folder of the pictures", default=RESULTS)
     options = parser.parse_args(arguments)
-    options.budget = options.budget or (150.0 if options.quick else 300.0)
-    options.length = options.length or (128 if options.quick else 512)
+    options.texts = options.texts or (24 if options.quick else 48)
+    options.length = options.length or (256 if options.quick else 512)
     options.loads = options.loads or (() if options.resume else LOADS)
     options.output = options.output or RESULTS / f"budgets_ladder-{options.model}.json"
     return options
@@ -300,7 +290,8 @@ def measured(options: argparse.Namespace, earlier: Result | None) -> None:
     kept, parts = kept_of(earlier, settings, options.loads, device_name(model.kv_shape.device))
     part = {
         "loads": list(options.loads),
-        "seconds": options.budget,
+        "texts": options.texts,
+        "seconds": SECONDS,
         "learning_steps": LEARNING,
         "quick": options.quick,
     }

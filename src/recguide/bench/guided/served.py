@@ -25,8 +25,6 @@ from recguide.guidance.view import Outcome, Plan, View
 
 WARM_UP = 0.25
 """Share of the time in which nothing is counted: graphs are captured, the first texts get apart."""
-LONGEST = 2.0
-"""Times what is meant that it goes on for at most, where it is to serve as many texts as another way."""
 SLOW = 20.0
 """A step that took so many medians captured a graph, or the machine was away; it is left out, and counted."""
 
@@ -47,6 +45,7 @@ class Served:
         load: C.
         tokens, query_tokens: over those steps.
         begun: texts that began meanwhile.
+        decoded: texts that all ways decode, from their first tokens to their last: tokens and milliseconds.
         step_ms: of each; `outliers` were left out as SLOW.
         skipped: steps of the warm-up; `warm_up` its tokens and milliseconds.
         drafts: those verified that no branch made, by block; `branches` those that ran, by kind.
@@ -60,6 +59,7 @@ class Served:
     tokens: int = 0
     query_tokens: int = 0
     begun: int = 0
+    decoded: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     step_ms: list[float] = field(default_factory=list[float])
     outliers: int = 0
     skipped: int = 0
@@ -80,6 +80,15 @@ class Served:
 
     @property
     def tokens_per_s(self) -> float:
+        """By the time that the texts took which all ways decode, as every seat is always taken; without any,
+        by what was decoded in the time."""
+        if self.decoded:
+            tokens, ms = map(sum, zip(*self.decoded, strict=True))
+            return 1e3 * self.load * tokens / ms
+        return self.window_tokens_per_s
+
+    @property
+    def window_tokens_per_s(self) -> float:
         return 1e3 * self.tokens / self.wall_ms if self.step_ms else 0.0
 
     @property
@@ -206,9 +215,9 @@ def serve(
     texts: Callable[[int], Text],
     load: int,
     *,
-    seconds: float,
+    seconds: float = 0.0,
     skip: int = 0,
-    begun: int | None = None,
+    whole: int = 0,
 ) -> Served:
     """Keeps `load` requests decoding for so many seconds; text number n takes the next free seat.
 
@@ -218,9 +227,8 @@ def serve(
     Args:
         seconds: WARM_UP of them pass before anything is counted.
         skip: steps that pass before it at least.
-        begun: counting goes on until so many texts have begun, beginning with number 0, instead, or for
-            LONGEST times as long: whoever is compared decodes the same ones, as in seconds some have better
-            luck than others.
+        whole: texts that begin afterwards, from number 0 on; it goes on until all of them have ended. Whoever
+            is compared decodes the same ones, as in seconds some have better luck than others.
     """
     engine.runner.prepare(engine.runner.most_in_graph)
     noted = Noted(policy)
@@ -228,32 +236,30 @@ def serve(
     served = Served(load)
     watch = _Watch()
     engine.observer = watch
-    most = (1 - WARM_UP) * seconds * (1.0 if begun is None else LONGEST)
-
-    def is_over(elapsed: float) -> bool:
-        all_begun = begun is not None and served.begun >= begun
-        return bool(watch.kept) and (all_begun or elapsed >= most)
-
     try:
-        running = [_add(engine, _shortened(texts(n), (n + 1) / load)) for n in range(load)]
+        running = [_Running.of(engine, _shortened(texts(n), (n + 1) / load)) for n in range(load)]
         following = load
-        while not all(request.emitted for request in running):
+        while not all(one.request.emitted for one in running):
             engine.step()
-        began = time.perf_counter()
-        while not is_over(elapsed := time.perf_counter() - began):
-            if not watch.counting and elapsed >= WARM_UP * seconds and watch.steps >= skip:
+        began, lasts = time.perf_counter(), WARM_UP * seconds
+        while (
+            (elapsed := time.perf_counter() - began) < lasts or not watch.kept or len(served.decoded) < whole
+        ):
+            if not watch.counting and elapsed >= lasts and watch.steps >= skip:
                 noted.served = served
                 watch.counting, served.skipped = True, watch.steps
-                began, following = time.perf_counter(), 0
+                began, lasts, following = time.perf_counter(), (1 - WARM_UP) * seconds, 0
             engine.step()
-            for seat, request in enumerate(running):
-                if request.finish_reason is not None:
-                    _ended(served, request, counting=watch.counting)
-                    running[seat] = _add(engine, texts(following))
+            for seat, one in enumerate(running):
+                if one.request.finish_reason is not None:
+                    _ended(served, one, counting=watch.counting)
+                    running[seat] = _Running.of(
+                        engine, texts(following), counts=watch.counting and following < whole
+                    )
                     following += 1
                     served.begun += watch.counting
-        for request in running:
-            engine.abort(request)
+        for one in running:
+            engine.abort(one.request)
     finally:
         engine.observer = None
     watch.tell(served)
@@ -280,11 +286,26 @@ def _shortened(text: Text, share: float) -> Text:
     return replace(text, params=replace(text.params, max_tokens=min(most, text.params.max_tokens)))
 
 
-def _ended(served: Served, request: Request, *, counting: bool) -> None:
+class _Running(NamedTuple):
+    """A text that is decoded, since when, and whether it is among those that count from first to last."""
+
+    request: Request
+    began: float
+    counts: bool
+
+    @classmethod
+    def of(cls, engine: Engine, text: Text, *, counts: bool = False) -> _Running:
+        return cls(_add(engine, text), time.perf_counter(), counts)
+
+
+def _ended(served: Served, one: _Running, *, counting: bool) -> None:
+    request = one.request
     if request.error is not None:
         raise request.error
     if counting:
         served.stats.add(request.stats)
+    if one.counts:
+        served.decoded.append((len(request.emitted), 1e3 * (time.perf_counter() - one.began)))
 
 
 class _Watch:
