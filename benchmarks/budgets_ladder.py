@@ -1,10 +1,10 @@
 """Budgets by load on a real engine: the paper's Table 6, every fixed block, plain decoding and `price`.
 
 Published shapes with random weights and a replayed acceptance: all computation is real, only what the picks
-say is scripted (see `recguide.bench.acceptance`). A closed loop of C requests, prompts known to the cache; all
-that draft decode the same texts. Costs of forwards are measured first; value
-tables are calibrated on other texts of the process. The oracle, and other strengths of the entropy link, are
-simulated with the measured costs.
+say is scripted (see `recguide.bench.acceptance`). A closed loop of C requests, prompts known to the cache;
+all that draft decode the same texts. Costs of forwards are measured first; value tables are calibrated on
+other texts of the process. The oracle, and other strengths of the entropy link, are simulated with
+the measured costs.
 
 It may be run in parts: `--resume FILE` keeps what FILE has of other loads, so that `--loads 2 8 32` and then
 `--loads 4 16 64 128 --resume FILE` make one result. Without `--loads` it then measures nothing.

@@ -47,3 +47,13 @@ def test_what_steps_with_prefill_take_longer_is_the_newcomers():
 
 def test_a_step_never_takes_less_than_its_forward():
     assert host_of(Served(1, timed=steps(Kind.PLAIN, -2.0)), TABLE).ms(1, Kind.PLAIN) == 0.0
+
+
+def test_texts_that_all_decode_are_measured_by_their_own_time():
+    """Whoever has begun, or not yet ended, when the time is over is not among them."""
+    window = Served(4, tokens=600, step_ms=[10.0, 20.0])
+    assert window.tokens_per_s == window.window_tokens_per_s == 20_000
+    paired = Served(4, tokens=600, step_ms=[10.0, 20.0], decoded=[(50, 20.0), (100, 30.0)])
+    assert paired.tokens_per_s == 4 * 1e3 * 150 / 50
+    assert paired.request_rate == 1e3 * 150 / 50
+    assert paired.window_tokens_per_s == 20_000

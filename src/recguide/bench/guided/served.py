@@ -243,9 +243,9 @@ def serve(
             engine.step()
         began, lasts = time.perf_counter(), WARM_UP * seconds
         while (
-            (elapsed := time.perf_counter() - began) < lasts or not watch.kept or len(served.decoded) < whole
+            (passed := time.perf_counter() - began) < lasts or not watch.kept or len(served.decoded) < whole
         ):
-            if not watch.counting and elapsed >= lasts and watch.steps >= skip:
+            if not watch.counting and passed >= lasts and watch.steps >= skip:
                 noted.served = served
                 watch.counting, served.skipped = True, watch.steps
                 began, lasts, following = time.perf_counter(), (1 - WARM_UP) * seconds, 0
