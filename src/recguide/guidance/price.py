@@ -17,7 +17,7 @@ from recguide.guidance.courses import Course, Courses, Stretches
 from recguide.guidance.few import solve_ahead_few, solve_few
 from recguide.guidance.foresight import solve_ahead, solve_evenly, solve_in_a_hurry
 from recguide.guidance.host import HostClock, Kind, kind_of
-from recguide.guidance.lately import WINDOW
+from recguide.guidance.lately import FORGOTTEN, WINDOW
 from recguide.guidance.market import Market, MarketMaker
 from recguide.guidance.markets import Markets
 from recguide.guidance.probes import Probes
@@ -67,7 +67,8 @@ class Price:
         self._open = 0
         """Requests of a step that was timed, whose tokens are told next; of some that ended they are not."""
         self._missed = 0
-        """Steps in a row that could have been planned ahead and were not: it is not to be reckoned with."""
+        """Steps in a row that could have been planned ahead and were not. After WINDOW of them that is not
+        reckoned with any more, until they are FORGOTTEN."""
         self._observed = 0
         """Steps whose outcome was told."""
         self._stretches = Stretches(COLD)
@@ -157,8 +158,8 @@ class Price:
         runs_ahead = _SAYS[plan.course] is Kind.AHEAD
         if view.blind:
             self._missed = 0
-        elif runs_ahead:
-            self._missed += 1
+        elif runs_ahead or self._missed >= WINDOW:
+            self._missed = (self._missed + 1) % FORGOTTEN
         if plan.course is Course.FREE or (runs_ahead and not view.blind):
             self._host.stayed(len(view), returns=runs_ahead)
         _, kind, terms = self._timing
