@@ -29,9 +29,10 @@ from recguide.guidance.view import Outcome, Plan, View, stays_plain, total
 
 SLOW = 2.0
 """Times what a step should take that it counts for at most."""
-COLD = 2
+COLD = 8
 """Steps of a course whose time says little, of several requests, where the host has not done the like for as
-many steps. On an H200 the second one waits as long as all that follow, or half a millisecond longer."""
+many steps. On an H200 with the 8B shape the second one waits as long as those that follow, at 4 to 64
+requests; with a small model, or at 128, some more are slow."""
 LEARNS = 5
 """Of so many steps one is learned from where the host is hurried and little is new. Drafts and verifications
 alternate, so the number is odd."""
