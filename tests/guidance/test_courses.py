@@ -25,7 +25,7 @@ from recguide.guidance.fixed import Fixed
 from recguide.guidance.host import Host, HostClock, Kind
 from recguide.guidance.lately import FORGOTTEN, WINDOW
 from recguide.guidance.load import Load
-from recguide.guidance.price import RUN, Price
+from recguide.guidance.price import COLD, RUN, Price, _Half
 from recguide.guidance.simulation import simulate
 from recguide.guidance.view import Branches, Outcome, Plan
 
@@ -175,9 +175,75 @@ def test_tokens_are_booked_where_their_time_was_though_a_row_is_missing():
     plan = Plan(0 * ones, 8 * ones, Branches.none(), rate=0.25, course=Course.AHEAD)
     for _ in range(WINDOW):
         policy._host.add(33, 4.0, 4.1, 0.1, Kind.AHEAD)
+    policy._half = _Half((Course.AHEAD, 0), 0.0, 0.0)
     policy.timed(seen, plan, 4.0, 0.1)
     most = np.arange(32)
     nothing = np.full(32, -1, np.int64)
     outcome = Outcome(8 * np.ones(32, np.int64), 0 * nothing, nothing)
     policy.observe(seen.only(most), plan.only(most), outcome)
     assert [*policy._courses._kept] == [6]
+
+
+def test_who_waits_to_know_more_is_booked_for_the_way_back_and_who_comes_back_is_not():
+    policy, seen = Price(table(0.05), clock()), view(8, draft=8, runs_ahead=True)
+    host = policy._host
+    host.may_run_ahead(True)
+    for _ in range(WINDOW):
+        for kind, waits in ((Kind.DRAFTS, 1.0), (Kind.BRANCHES, 1.2), (Kind.AHEAD, 0.1)):
+            host.add(8, 4.0, 4.0 + waits, waits, kind)
+
+    def said(course, seen, ms):
+        """In a step, booked as one of two."""
+        ones = np.ones(8, np.int64)
+        policy._half = _Half((course, 0), 0.0, 0.0)
+        policy.timed(seen, Plan(0 * ones, 8 * ones, Branches.none(), rate=1.0, course=course), ms, ms - 4.0)
+        return policy._courses._kept[3][course, 0].said
+
+    paid = said(Course.FREE, seen, 5.0) - 5.0
+    assert paid > 0.1
+    assert paid == pytest.approx(host.return_ms(8))
+    # The step that comes back counts as one that was planned ahead.
+    assert said(Course.AHEAD, seen, 5.0) == pytest.approx(5.0 - 0.9)
+    assert host.way_back_ms(8) == pytest.approx(0.9)
+    blind = replace(seen, blind=True, verifying=np.zeros(8, np.int64))
+    assert said(Course.AHEAD, blind, 4.1) == pytest.approx(8.2, rel=0.01)
+
+
+def drafting(policy, steps):
+    """So many steps of eight requests that draft, and verify, together; how often their course was booked."""
+    ones = np.ones(8, np.int64)
+    courses, count = policy._courses, []
+    passed = courses.passed
+    courses.passed = lambda *told: (count.append(told), passed(*told))
+    for step in range(steps):
+        drafts = step % 2 == 0
+        seen = view(8, draft=0 if drafts else 8)
+        plan = Plan(8 * ones * drafts, 8 * ones * (not drafts), Branches.none(), rate=1.0, course=Course.FREE)
+        policy.timed(seen, plan, 5.0, 1.0)
+        if not drafts:
+            policy.observe(seen, plan, Outcome(5 * ones, 0 * ones, 0 * ones - 1))
+    courses.passed = passed
+    return len(count)
+
+
+def test_a_word_that_was_given_before_the_hosts_time_was_known_is_not_held_against_anyone():
+    policy = Price(table(0.05), clock())
+    assert drafting(policy, COLD + WINDOW + 1) == 0
+    assert policy._host.ms(8, Kind.DRAFTS) == pytest.approx(1.0)
+    assert drafting(policy, 6) == 3
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4, 9, 10])
+def test_the_step_in_which_all_draft_counts_with_the_one_that_verifies(steps):
+    """However short a stretch of drafts among plain steps is."""
+    policy = Price(table(0.05), clock())
+    drafting(policy, COLD + WINDOW + 1)
+    ones = np.ones(8, np.int64)
+    plain = Plan(0 * ones, ones, Branches.none(), rate=1.0, course=Course.PLAIN)
+    for _ in range(4):
+        policy._host.add(8, 5.0, 5.1, 0.1, Kind.PLAIN)
+    for _ in range(4):
+        assert drafting(policy, steps) == steps // 2
+        policy.timed(view(8), plain, 5.0, 0.1)
+    kept = policy._courses._kept[3][Course.FREE, 0]
+    assert kept.made / kept.said == pytest.approx(40 / 10, rel=0.01)

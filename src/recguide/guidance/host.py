@@ -191,11 +191,13 @@ class HostClock:
     def return_ms(self, requests: int) -> float:
         """What each step that waits to know more costs later: where others run ahead, the first one of them
         behind such steps waits as well."""
-        if not self.runs_ahead:
-            return 0.0
         stays = self._stays.get(bucket_of(requests))
-        waits = max(0.0, self.ms(requests, Kind.DRAFTS) - self.ms(requests, Kind.AHEAD))
-        return waits * (1 / STAYS if stays is None else stays.returning)
+        return self.way_back_ms(requests) * (1 / STAYS if stays is None else stays.returning)
+
+    def way_back_ms(self, requests: int) -> float:
+        """What that first one waits longer than those behind it."""
+        longer = self.ms(requests, Kind.DRAFTS) - self.ms(requests, Kind.AHEAD)
+        return max(0.0, longer) if self.runs_ahead else 0.0
 
     def bare_ms(self, requests: int) -> float:
         """Of a step with drafts for which no branch is ever opened."""

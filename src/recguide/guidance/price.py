@@ -8,6 +8,8 @@ hand is worth (`market`); while a forward runs that is made for the next. Then t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from recguide.guidance.arrays import Ints
@@ -33,6 +35,9 @@ COLD = 8
 """Steps of a course whose time says little, of several requests, where the host has not done the like for as
 many steps. On an H200 with the 8B shape the second one waits as long as those that follow, at 4 to 64
 requests; with a small model, or at 128, some more are slow."""
+UNAWARE = 3
+"""Steps that were planned before it was known how long the host takes for their like: the last one without
+it, the one whose time tells it, and the one that was planned while that ran."""
 LEARNS = 5
 """Of so many steps one is learned from where the host is hurried and little is new. Drafts and verifications
 alternate, so the number is odd."""
@@ -67,6 +72,9 @@ class Price:
         """That were timed of it."""
         self._open = 0
         """Requests of a step that was timed, whose tokens are told next; of some that ended they are not."""
+        self._half: _Half | None = None
+        self._unaware = 0
+        """Steps to come that are UNAWARE."""
         self._missed = 0
         """Steps in a row that could have been planned ahead and were not. After WINDOW of them that is not
         reckoned with any more, until they are FORGOTTEN."""
@@ -139,7 +147,10 @@ class Price:
     def observe(self, view: View, plan: Plan, outcome: Outcome) -> None:
         if self._open:
             emitted = total(np.minimum(outcome.acceptance, view.remaining))
-            self._courses.made(self._open, plan.course, emitted, plan.even)
+            if self._half is not None:
+                self._half.made += emitted
+            else:
+                self._courses.made(self._open, plan.course, emitted, plan.even)
             self._open = 0
         self._observed += 1
         seldom = self._host.hurried and self._beliefs.is_settled and len(view) > 1
@@ -156,13 +167,13 @@ class Price:
             self._timing = plan, kind_of(view, plan), self._clock.terms_of(view, pairs)
             self._run.clear()
             self._steps = 0
-        runs_ahead = _SAYS[plan.course] is Kind.AHEAD
+        returns = _returns(view, plan)
         if view.blind:
             self._missed = 0
-        elif runs_ahead or self._missed >= WINDOW:
+        elif returns or self._missed >= WINDOW:
             self._missed = (self._missed + 1) % FORGOTTEN
-        if plan.course is Course.FREE or (runs_ahead and not view.blind):
-            self._host.stayed(len(view), returns=runs_ahead)
+        if plan.course is Course.FREE or returns:
+            self._host.stayed(len(view), returns=returns)
         _, kind, terms = self._timing
         self._run.append(ms)
         self._steps += 1
@@ -175,10 +186,14 @@ class Price:
         forward = self._clock.at(plan.all_tokens) + terms
         if self._counts(view, plan, kind):
             self._host.add(len(view), forward, ms, waited_ms, kind, late=late, steps=len(self._run))
-        if self._host.knows(len(view), _SAYS[plan.course]):
+        if not self._host.knows(len(view), _SAYS[plan.course]):
+            self._unaware = UNAWARE
+        if not self._unaware:
             self._book(view, plan, forward + self._host.ms(len(view), kind))
         else:  # a market's word was given without it
+            self._unaware -= 1
             self._run.clear()
+            self._half = None
 
     def _counts(self, view: View, plan: Plan, kind: Kind) -> bool:
         """Notes a step; whether it says what others of its kind take. Among steps of several requests that
@@ -196,11 +211,45 @@ class Price:
         took = [min(ms, SLOW * expected_ms) for ms in times if ms is not None]
         if not took:
             return
-        self._courses.passed(len(view), plan.course, plan.rate * sum(took), plan.even)
+        said = plan.rate * max(0.0, sum(took) + len(took) * self._way_back_ms(view, plan))
         self._open = len(view) if view.drafted or len(plan.branches.request) else 0
-        if not self._open:  # nothing is observed of it
-            tokens = len(took) * int((plan.verified > 0).sum())
-            self._courses.made(len(view), plan.course, tokens, plan.even)
+        # Of others nothing is observed.
+        made = 0.0 if self._open else len(took) * float((plan.verified > 0).sum())
+        half, self._half = self._half, None
+        if plan.course is not Course.PLAIN:
+            if half is None or half.of != (plan.course, plan.even):
+                self._half = _Half((plan.course, plan.even), said, made)
+                return
+            said, made = half.said + said, half.made + made
+        self._courses.passed(len(view), plan.course, said, plan.even)
+        self._courses.made(len(view), plan.course, made, plan.even)
+
+    def _way_back_ms(self, view: View, plan: Plan) -> float:
+        """What is booked of a step beside its own time: who waits to know more pays for the way back, and who
+        comes back does not."""
+        if plan.course is Course.FREE:
+            return self._host.return_ms(len(view))
+        return -self._host.way_back_ms(len(view)) if _returns(view, plan) else 0.0
+
+
+@dataclass(slots=True)
+class _Half:
+    """The first of two steps of a course, which count together: whoever leaves plain steps drafts first, and
+    the step in which all draft makes nothing.
+
+    Attributes:
+        of: the course, and its block.
+        said, made: tokens.
+    """
+
+    of: tuple[Course, int]
+    said: float
+    made: float
+
+
+def _returns(view: View, plan: Plan) -> bool:
+    """Whether a step that could have been planned ahead was not."""
+    return _SAYS[plan.course] is Kind.AHEAD and not view.blind
 
 
 def _settled(view: View, market: Market, *, drafted: bool) -> Plan | None:
