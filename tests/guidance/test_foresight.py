@@ -202,6 +202,10 @@ def test_a_word_for_other_numbers_of_requests_or_beside_a_prefill_is_another_one
     assert word(policy, 64, 1.0) == pytest.approx(1.0)
     assert word(policy, 33, 5.0, prefill=1000) == pytest.approx(5.0)
     assert word(policy, 33, 2.0) == pytest.approx(2.0)
+    # What was said by other times is forgotten.
+    for _ in range(WINDOW):
+        policy._host.add(33, 5.0, 7.0, 2.0, Kind.AHEAD)
+    assert word(policy, 33, 1.5) == pytest.approx(1.5)
 
 
 def test_who_is_never_asked_to_plan_ahead_reckons_with_it_no_longer():
@@ -225,7 +229,7 @@ def test_who_is_never_asked_to_plan_ahead_reckons_with_it_no_longer():
 
     courses = met(Price(table(0.1), clock(each=0.05, free=64)))
     tried = courses[Course.AHEAD] + courses[Course.EVEN]
-    assert WINDOW <= tried <= (WINDOW + 1) * (1 + courses.total() / FORGOTTEN)
+    assert 2 * WINDOW <= tried <= (WINDOW + 1) * (1 + courses.total() / FORGOTTEN)
     assert courses[Course.FREE] > 2 * FORGOTTEN - tried
 
 

@@ -16,7 +16,7 @@ from recguide.guidance.beliefs import Beliefs
 from recguide.guidance.courses import Course
 from recguide.guidance.few import solve_few
 from recguide.guidance.host import STAYS, Host, HostClock, Kind
-from recguide.guidance.lately import FORGOTTEN, PATIENT, WINDOW
+from recguide.guidance.lately import AGAIN, FORGOTTEN, PATIENT, WINDOW
 from recguide.guidance.market import MarketMaker
 from recguide.guidance.price import Price
 from recguide.guidance.probes import INTERRUPTED, PROBE_AFTER, PROBE_SHARE
@@ -108,6 +108,16 @@ def test_what_was_not_chosen_for_long_is_tried_again_as_if_it_cost_nothing(kind)
     host.add(16, 1.0, 1.1, 0.1, Kind.PLAIN, steps=PATIENT * FORGOTTEN - 1)
     assert host.knows(16, kind)  # it has been tried in vain so often
     assert host.ms(16, Kind.PLAIN) == pytest.approx(0.1)
+
+
+def test_a_few_steps_say_again_what_was_forgotten():
+    host = HostClock()
+    for steps in (WINDOW, AGAIN):
+        for _ in range(steps):
+            assert not host.knows(16, Kind.AHEAD)
+            host.add(16, 1.0, 4.0, 3.0, Kind.AHEAD)
+        assert host.ms(16, Kind.AHEAD) == pytest.approx(3.0)
+        host.add(16, 1.0, 1.1, 0.1, Kind.PLAIN, steps=PATIENT * FORGOTTEN)
 
 
 def test_what_was_forgotten_is_not_taken_from_other_numbers_of_requests():
